@@ -195,8 +195,8 @@ func (c *Call) Fill(ref string, raw []byte) {
 	}
 }
 
-// Uncheck lets go of the claim checks whose bytes are here: who stored them will delete them. If the call goes on, these
-// bodies are stored anew.
+// Uncheck lets go of the claim checks whose bytes are here: who stored them will delete them. If the call goes on,
+// these bodies are stored anew.
 func (c *Call) Uncheck() {
 	for i := range c.bodies.lines {
 		if l := &c.bodies.lines[i]; l.raw != nil {

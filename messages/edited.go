@@ -12,8 +12,8 @@ type edited struct {
 }
 
 // Edited notes what a stage has changed of the request or the reply, for the caller and for the records: words without
-// blanks, joined by semicolons, with counts and never with a text of the call. What the stage noted before gives way, so
-// a stage that runs again says it again. Without words it has changed nothing.
+// blanks, joined by semicolons, with counts and never with a text of the call. What the stage noted before gives way,
+// so a stage that runs again says it again. Without words it has changed nothing.
 func (c *Call) Edited(stage string, what ...string) {
 	var list []edited
 	c.Noted(NoteEdited, &list)

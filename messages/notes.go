@@ -15,8 +15,8 @@ const (
 	// NoteEdited lists what stages have changed of the call; it becomes the header Shallot-Edited. Writer: [Call.Edited].
 	// Readers: [Call.Edits], remote stages.
 	NoteEdited = "edited"
-	// NoteSessionLabel is what the caller's body calls its session (metadata.session_id): a label, never a session. Writer:
-	// the entry. Readers: audit, logging.
+	// NoteSessionLabel is what the caller's body calls its session (metadata.session_id): a label, never a session.
+	// Writer: the entry. Readers: audit, logging.
 	NoteSessionLabel = "session.label"
 	// NoteDegraded says by what the reply is degraded; it becomes the header Shallot-Degraded. Writers: model-fallback,
 	// tool-fallback. Readers: caches, audit, callers.
@@ -104,8 +104,8 @@ const (
 	// NoteRunUpdate lists the updates that stages make to the state of the run, in order, each an object of values by key.
 	// Writers: hooks and other stages. Reader: the agent loop.
 	NoteRunUpdate = "run.update"
-	// NoteToolCall is the model's own id of the tool call that a call of a run carries out. Writer: the agent loop. Reader:
-	// approval, which binds a grant to it.
+	// NoteToolCall is the model's own id of the tool call that a call of a run carries out. Writer: the agent loop.
+	// Reader: approval, which binds a grant to it.
 	NoteToolCall = "run.toolCall"
 
 	// Model stages.

@@ -204,7 +204,8 @@ func TestEditsComeToTheSameBytes(t *testing.T) {
 	used := 0
 	rapid.Check(t, func(t *rapid.T) {
 		long := strings.Repeat("x", editFrom/2)
-		value := rapid.SampledFrom([]string{`1`, `"é"`, `{"a":[1,{"b":2}],"c/~":3}`, `[]`, `[1,[2,{"a":1}]]`, `{}`, `{"\u00e9":1,"é":2}`, `{"a":1,"a":2}`, `"` + long + `"`})
+		value := rapid.SampledFrom([]string{`1`, `"é"`, `{"a":[1,{"b":2}],"c/~":3}`, `[]`, `[1,[2,{"a":1}]]`, `{}`,
+			`{"\u00e9":1,"é":2}`, `{"a":1,"a":2}`, `"` + long + `"`})
 		object := func(name string) []byte {
 			out := []byte(`{"p":"` + long + `","q":"` + long + `","r":"` + long + `"`)
 			for _, key := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"a", "b", "c", "d/~", `\u00e9`, "é",

@@ -24,7 +24,8 @@ type DeadLetters interface {
 	DeleteDead(ctx context.Context, f DeadFilter, by string) (DeadDone, error)
 }
 
-// DeadFilter chooses dead letters; each field that is set must fit. To redrive or delete, something must be set, or All.
+// DeadFilter chooses dead letters; each field that is set must fit. To redrive or delete, something must be set, or
+// All.
 type DeadFilter struct {
 	Sequence uint64    `json:"sequence,omitempty"` // of one letter
 	Tenant   string    `json:"tenant,omitempty"`

@@ -77,8 +77,8 @@ type Delta struct {
 	Marks
 }
 
-// Marks are answer headers that are known before a reply's end; an empty one is not known. Whoever faces the caller shows
-// them with the first chunk, since a degraded result is always marked.
+// Marks are answer headers that are known before a reply's end; an empty one is not known. Whoever faces the caller
+// shows them with the first chunk, since a degraded result is always marked.
 type Marks struct {
 	Degraded string // Shallot-Degraded
 	Edited   string // Shallot-Edited

@@ -14,8 +14,8 @@ const (
 	JumpEnd   = "end"   // the run ends
 )
 
-// judgeJump turns a jump into the verdict that carries it out. In a model call of a run the loop is told by a note where
-// to go on. Everywhere else only an end is possible: Answer if there is a reply, Stop if not.
+// judgeJump turns a jump into the verdict that carries it out. In a model call of a run the loop is told by a note
+// where to go on. Everywhere else only an end is possible: Answer if there is a reply, Stop if not.
 func judgeJump(s Stage, phase messages.Phase, c *messages.Call, v Verdict) (Verdict, error) {
 	inRun := c.Kind == messages.Model && c.Run != ""
 	switch {

@@ -97,7 +97,8 @@ var knowNATS = []string{"pipeline/bus", "pipeline/api/natsapi", "pipeline/toolbo
 	"pipeline/calls/natscalls", "pipeline/host", "pipeline/cli", "pipeline/systemtest", "examples", ".ci"}
 
 // knowNoTransport are the rooms that reach neither NATS nor watermill nor net/http, over any number of imports.
-var knowNoTransport = []string{"messages", "stages", "pipeline!", "pipeline/protocol", "pipeline/stream", "pipeline/tool",
+var knowNoTransport = []string{"messages", "stages", "pipeline!", "pipeline/protocol",
+	"pipeline/stream", "pipeline/tool",
 	"pipeline/remotestage", "pipeline/evicted", "pipeline/todolist", "pipeline/texts", "pipeline/agent", "pipeline/calls!",
 	"pipeline/pipelinetest"}
 
@@ -263,7 +264,8 @@ func isCall(c *ast.CallExpr, pkg, name string) bool {
 	return ok && x.Name == pkg
 }
 
-// looksLikeSubject reports whether a literal begins like a subject of ours, or asks for one: "shallot.v1.…", "%s.v1.…".
+// looksLikeSubject reports whether a literal begins like a subject of ours, or asks for one: "shallot.v1.…",
+// "%s.v1.…".
 func looksLikeSubject(e ast.Expr) bool {
 	l, ok := e.(*ast.BasicLit)
 	if !ok || l.Kind != token.STRING {

@@ -25,7 +25,8 @@ func Suspend(c *messages.Call, question json.RawMessage, expires time.Duration) 
 // Answered returns the answer to the question of a suspended target; nil if there is none.
 func Answered(c *messages.Call) json.RawMessage { return c.Notes[messages.NoteAnswer] }
 
-// Unanswered says of a suspended target that runs again without an answer to which question there will be none, and why.
+// Unanswered says of a suspended target that runs again without an answer to which question there will be none, and
+// why.
 type Unanswered struct {
 	Question json.RawMessage `json:"question"`
 	Fault    *messages.Fault `json:"fault"`

@@ -135,9 +135,10 @@ func (h held) read(t *testing.T, pkg, dir string, files []string) {
 				switch n := n.(type) {
 				case *ast.Ident:
 					uses[n.Name] = append(uses[n.Name], decl)
-				case *ast.BasicLit:
-					if s, err := strconv.Unquote(n.Value); err == nil && n.Kind == token.STRING {
+				case ast.Expr:
+					if s, ok := literal(n); ok {
 						note(decl, s, subtest(s))
+						return false
 					}
 				}
 				return true
@@ -151,6 +152,20 @@ func (h held) read(t *testing.T, pkg, dir string, files []string) {
 		}
 		h[m.id][where] = append(h[m.id][where], m.sub)
 	}
+}
+
+// literal is the text of a string that is written out, in one piece or in several with a + between them.
+func literal(e ast.Expr) (string, bool) {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		s, err := strconv.Unquote(e.Value)
+		return s, err == nil && e.Kind == token.STRING
+	case *ast.BinaryExpr:
+		x, okX := literal(e.X)
+		y, okY := literal(e.Y)
+		return x + y, okX && okY && e.Op == token.ADD
+	}
+	return "", false
 }
 
 // declared is the name of a declaration, the first one of a group.

@@ -20,14 +20,14 @@ import (
 type Handler func(request []byte) (reply []byte, err error)
 
 // Wrapper is a whole stage as one function: it gets the request, calls next none, one or several times, and returns the
-// reply. c is the call for reading; what is changed in it is lost. If next was not called, the reply answers the call. An
-// error fails the call; the error of next, returned as it is, is passed on as it is.
+// reply. c is the call for reading; what is changed in it is lost. If next was not called, the reply answers the call.
+// An error fails the call; the error of next, returned as it is, is passed on as it is.
 //
 // No process waits in the function while next runs. The function runs from its beginning for each reply that comes, and
-// is given the earlier replies again: up to its first next, then up to the second, and so on to its end. So what it does
-// before a next must be free of effects or safe to repeat, and must lead to the same request. A function that comes with
-// another request than before fails the call with stage_error. next must be called by the function's own goroutine; it
-// does not return where there is no reply yet, but deferred functions run.
+// is given the earlier replies again: up to its first next, then up to the second, and so on to its end. So what it
+// does before a next must be free of effects or safe to repeat, and must lead to the same request. A function that
+// comes with another request than before fails the call with stage_error. next must be called by the function's own
+// goroutine; it does not return where there is no reply yet, but deferred functions run.
 type Wrapper func(ctx context.Context, c *messages.Call, next Handler) (reply []byte, err error)
 
 // Wrap makes a stage of a function, for model and tool calls alike. s gives its name, kind, order and the rest; the

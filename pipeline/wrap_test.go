@@ -118,12 +118,14 @@ func TestWrappedStages(t *testing.T) {
 					defer func() { deferred++ }()
 					return r.f(ctx, c, next)
 				}
-				count := pipeline.Stage{Name: "inner", Kind: kind, Order: 20, Before: func(context.Context, *messages.Call) (pipeline.Verdict, error) {
-					inner++
-					return pipeline.Continue(), nil
-				}}
+				count := pipeline.Stage{Name: "inner", Kind: kind, Order: 20,
+					Before: func(context.Context, *messages.Call) (pipeline.Verdict, error) {
+						inner++
+						return pipeline.Continue(), nil
+					}}
 				stages := []pipeline.Stage{pipeline.Wrap(pipeline.Stage{Name: "wrap", Kind: kind, Order: 10}, f), count}
-				c, err := pipeline.Chain(stages, countingTarget(&ran, r.fail)).Call(t.Context(), messages.NewCall(kind, "t", []byte(`{"x":1}`)))
+				c, err := pipeline.Chain(stages, countingTarget(&ran, r.fail)).Call(t.Context(),
+					messages.NewCall(kind, "t", []byte(`{"x":1}`)))
 				require.NoError(t, err)
 				require.Equal(t, r.ran, ran)
 				require.Equal(t, r.inner, inner)
@@ -149,13 +151,15 @@ func TestAWrappedFunctionMustRepeatItself(t *testing.T) {
 			n++
 			return next(fmt.Appendf(nil, "%d", n))
 		})
-	c, err := pipeline.Chain([]pipeline.Stage{s}, countingTarget(&ran, 0)).Call(t.Context(), messages.NewCall(messages.Model, "t", []byte(`{}`)))
+	c, err := pipeline.Chain([]pipeline.Stage{s}, countingTarget(&ran, 0)).Call(t.Context(),
+		messages.NewCall(messages.Model, "t", []byte(`{}`)))
 	require.NoError(t, err)
 	require.Equal(t, messages.StageError, c.Fault.Code)
 	require.Contains(t, c.Fault.Message, "odd does not repeat itself")
 }
 
-// Each phase runs in a process of its own, which knows nothing but the question: the process between two halves may die.
+// Each phase runs in a process of its own, which knows nothing but the question: the process between two halves may
+// die.
 func TestAWrappedStageGoesThroughTheWireBetweenItsHalves(t *testing.T) {
 	t.Parallel()
 	ran := 0

@@ -19,13 +19,15 @@ import (
 // ApprovalConfig is agent.interceptor.approval.
 type ApprovalConfig struct {
 	Common   `yaml:",inline"`
-	Policies []approval.Policy `yaml:"policies" json:"policies" doc:"Which tool calls wait for a person; the first one that fits asks."`
+	Policies []approval.Policy `yaml:"policies" doc:"Which tool calls wait for a person; the first one that fits asks."`
 }
 
-// ApprovalRecord is a record of the audit stream about one question: it is asked, or it is answered.
+// ApprovalRecord is a record of the audit stream about one question: it is asked, or it is decided.
 type ApprovalRecord struct {
-	Record string    `json:"record"` // "<call>.asked" or "<call>.answered", with a number from the second on: the same over redeliveries
-	Event  string    `json:"event"`  // asked | answered
+	// Record is "<call>.asked" or "<call>.decided", with a number from the second question on. It is the same over
+	// redeliveries.
+	Record string    `json:"record"`
+	Event  string    `json:"event"` // asked | decided
 	Time   time.Time `json:"time"`
 	Call   string    `json:"call"`
 	Tenant string    `json:"tenant"`
@@ -33,7 +35,7 @@ type ApprovalRecord struct {
 	Run    string    `json:"run,omitempty"`
 	User   string    `json:"user,omitempty"`
 	Policy string    `json:"policy,omitempty"`
-	// Arguments are those that were shown, or, of an answer, those that the tool gets: size and hash.
+	// Arguments are those that were shown, or, of a decision, those that the tool gets: size and hash.
 	Arguments *AuditBody `json:"arguments,omitempty"`
 	Decision  string     `json:"decision,omitempty"`
 	By        string     `json:"by,omitempty"`
@@ -60,14 +62,15 @@ type approvalStage struct {
 	log      *slog.Logger
 }
 
-// newApproval makes the stage that asks a person before a tool runs (contracts 9). It stands inner to everything that
-// changes arguments and outer to the cache, so a stored result is no way round it. It is on the route of the calls of
-// tools that a policy, or the tool's own approval, is about; each of them gets a grant here, at once or after a
-// decision, and the target runs nothing else.
+// newApproval makes the stage that asks a person before a tool runs. It stands inner to everything that changes
+// arguments, so that the person sees what will run, and outer to the cache, so that a stored result cannot stand in for
+// a decision. It is on the route of the calls of tools that a policy, or the tool's own approval, is about; each of
+// them gets a grant here, at once or after a decision, and the target runs nothing else.
 //
-// A call that needs a decision is held; its phase runs again with the decision: approve and edit give the grant, edit
-// with other arguments, for which a policy that did not hold before may ask again; respond answers with the given content, and reject is the fault blocked, or in a run a result
-// that the model reads. It fails closed, and it is safe to run twice: it decides nothing itself.
+// A call that needs a decision is held, and its phase runs again with the decision. Approve gives the grant. Edit gives
+// it for other arguments, about which a policy that did not hold before may ask again. Respond answers with the content
+// given. Reject is the fault blocked, or, in a run, a result that the model reads. The stage fails closed, and may run
+// twice: it decides nothing itself.
 func newApproval(cfg *ApprovalConfig, d Deps) (pipeline.Stage, error) {
 	policies, err := approval.Compile(cfg.Policies)
 	if err != nil {
@@ -77,12 +80,15 @@ func newApproval(cfg *ApprovalConfig, d Deps) (pipeline.Stage, error) {
 	if err != nil {
 		return pipeline.Stage{}, err
 	}
-	a := &approvalStage{policies: policies, tools: tools, parser: d.Parser, args: d.Arguments, publish: d.Publish, log: d.Log}
+	a := &approvalStage{
+		policies: policies, tools: tools, parser: d.Parser, args: d.Arguments, publish: d.Publish, log: d.Log,
+	}
 	if a.parser == nil {
 		a.parser = &args.Parser{}
 	}
 	return pipeline.Stage{
-		Before: a.before, FailClosed: true, OnDemand: true, Reads: []string{"tool", "request"}, Writes: []string{"request", "reply"},
+		Role: pipeline.RoleApprove, Before: a.before, FailClosed: true, OnDemand: true,
+		Reads: []string{"tool", "request"}, Writes: []string{"request", "reply"},
 	}, nil
 }
 
@@ -94,7 +100,7 @@ func (a *approvalStage) before(ctx context.Context, c *messages.Call) (pipeline.
 	if raw, ok := c.Notes[messages.NoteAnswer]; ok {
 		return a.decided(ctx, c, def, e, raw)
 	}
-	if approval.Granted(c, def) { // by whoever approved the whole batch (contracts 9)
+	if approval.Granted(c, def) { // whoever approved the whole batch of a run gave it
 		return pipeline.Continue(), nil
 	}
 	c.Unnote(messages.NoteGrant)
@@ -112,7 +118,8 @@ func (a *approvalStage) ask(ctx context.Context, c *messages.Call, q *approval.Q
 		return pipeline.Verdict{}, err
 	}
 	if st.Asked++; st.Asked > maxEdits {
-		return pipeline.Verdict{}, a.blocked(c, "its arguments were edited %d times, and each time another policy asked", maxEdits)
+		return pipeline.Verdict{}, a.blocked(c,
+			"its arguments were edited %d times, and each time another policy asked", maxEdits)
 	}
 	if err := c.SetState(st); err != nil {
 		return pipeline.Verdict{}, err
@@ -122,11 +129,14 @@ func (a *approvalStage) ask(ctx context.Context, c *messages.Call, q *approval.Q
 }
 
 // decided carries out what a person decided.
-func (a *approvalStage) decided(ctx context.Context, c *messages.Call, def *tool.Definition, e tool.Effective, raw json.RawMessage) (pipeline.Verdict, error) {
+func (a *approvalStage) decided(
+	ctx context.Context, c *messages.Call, def *tool.Definition, e tool.Effective, raw json.RawMessage,
+) (pipeline.Verdict, error) {
 	var d approval.Decision
 	if err := json.Unmarshal(raw, &d); err != nil {
 		return pipeline.Verdict{}, a.blocked(c, "the decision cannot be read: %v", err)
 	}
+	record := ApprovalRecord{Event: "decided", Decision: d.Decision, By: d.By, Reason: d.Reason}
 	c.Note(messages.NoteDecision, approval.Decision{Decision: d.Decision, By: d.By, At: d.At})
 	if (d.Decision == approval.Approve || d.Decision == approval.Edit) && def.Fingerprint() != d.Hash {
 		return pipeline.Verdict{}, a.blocked(c, "the tool is not as it was when %s approved the call", d.By)
@@ -143,28 +153,34 @@ func (a *approvalStage) decided(ctx context.Context, c *messages.Call, def *tool
 		next = a.policies.EditedQuestion(def, shown, c)
 		fallthrough
 	case approval.Approve:
-		a.record(ctx, c, ApprovalRecord{Event: "decided", Decision: d.Decision, By: d.By, Reason: d.Reason, Arguments: digest(c.Request())})
+		record.Arguments = digest(c.Request())
+		a.record(ctx, c, record)
 		if next != nil {
 			c.Unnote(messages.NoteAnswer)
 			return a.ask(ctx, c, next)
 		}
 		return pipeline.Continue(), approval.Give(c, def)
 	}
-	a.record(ctx, c, ApprovalRecord{Event: "decided", Decision: d.Decision, By: d.By, Reason: d.Reason})
+	a.record(ctx, c, record)
+	return a.inPlace(c, d, def.Name)
+}
+
+// inPlace ends the call without its tool: with the content that the person gave, or with their refusal.
+func (a *approvalStage) inPlace(c *messages.Call, d approval.Decision, name string) (pipeline.Verdict, error) {
 	switch {
 	case d.Decision == approval.Respond:
 		c.SetReply(d.Content)
-		markMetadata(c, metaApproval, map[string]string{"decision": d.Decision, "by": d.By})
-		return pipeline.Answer(), nil
 	case d.Decision == approval.Reject && c.Run != "":
-		c.SetReply(rawjson.Encode(d.Said(def.Name)))
+		c.SetReply(rawjson.Encode(d.Said(name)))
 		c.Note(messages.NoteIsError, true)
-		markMetadata(c, metaApproval, map[string]string{"decision": d.Decision, "by": d.By})
-		return pipeline.Answer(), nil
 	case d.Decision == approval.Reject:
-		return pipeline.Verdict{}, messages.NewFault(messages.Blocked, "%s", d.Said(def.Name)).At("tool").From(tool.ApprovalStage)
+		f := messages.NewFault(messages.Blocked, "%s", d.Said(name))
+		return pipeline.Verdict{}, f.At("tool").From(tool.ApprovalStage)
+	default:
+		return pipeline.Verdict{}, a.blocked(c, "%q is not a decision", d.Decision)
 	}
-	return pipeline.Verdict{}, a.blocked(c, "%q is no decision", d.Decision)
+	markMetadata(c, metaApproval, map[string]string{"decision": d.Decision, "by": d.By})
+	return pipeline.Answer(), nil
 }
 
 // RuleEdited is the rule of the change that a person made to the arguments (approval).
@@ -229,8 +245,11 @@ func NewApprovalDesk(config any, d Deps) (*ApprovalDesk, error) {
 }
 
 // Decide reads and checks a decision about a held call and returns it as the stage takes it, with who made it. Nil and
-// no error means that nothing was decided (HI-10). The error is a fault that says what is wrong; the call waits on.
-func (a *ApprovalDesk) Decide(ctx context.Context, question, answer json.RawMessage, by string) (json.RawMessage, error) {
+// no error means that nothing was decided: an answer of null is not a decision, and the call waits on. An error is a
+// fault that says what is wrong; the call waits on then too.
+func (a *ApprovalDesk) Decide(
+	ctx context.Context, question, answer json.RawMessage, by string,
+) (json.RawMessage, error) {
 	var q approval.Question
 	if err := json.Unmarshal(question, &q); err != nil {
 		return nil, messages.NewFault(messages.Internal, "the question cannot be read: %v", err).From(tool.ApprovalStage)

@@ -13,7 +13,9 @@ import (
 // nothing. shown, if not nil, are the arguments that a person has seen before they were edited: then only what the edit
 // has made of the call is asked. A call that its tool chain will refuse, because there is no such tool or its arguments
 // are wrong, is not asked about: it does not run. The error is that of the registry.
-func (a *ApprovalDesk) Judge(ctx context.Context, c *messages.Call, shown []byte) (json.RawMessage, *approval.Question, error) {
+func (a *ApprovalDesk) Judge(
+	ctx context.Context, c *messages.Call, shown []byte,
+) (json.RawMessage, *approval.Question, error) {
 	def, err := a.tools.Get(ctx, c.Tool)
 	if f, ok := errors.AsType[*messages.Fault](err); ok && f.Code == messages.ToolNotFound {
 		return nil, nil, nil

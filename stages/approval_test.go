@@ -54,7 +54,8 @@ func newAsked(t *testing.T, policies string, defs ...tool.Definition) *asked {
 	}
 	a.toolChain = newToolChain(t, d, map[string]string{"approval": policies}, tools...)
 	cfg := stages.ApprovalConfig{}
-	s, err := stageNamed(t, "approval", stages.Deps{Tools: a.toolSet}, func(config any) { cfg = *config.(*stages.ApprovalConfig) })
+	s, err := stageNamed(t, "approval", stages.Deps{Tools: a.toolSet},
+		func(config any) { cfg = *config.(*stages.ApprovalConfig) })
 	require.NoError(t, err)
 	require.True(t, s.OnDemand)
 	for i := range a.Stages {
@@ -101,8 +102,10 @@ func (a *asked) run(t *testing.T, c *messages.Call, decision string) *messages.C
 
 func TestApproval(t *testing.T) {
 	t.Parallel()
-	schema := tool.JSON(`{"type":"object","properties":{"amount":{"type":"integer"},"to":{"type":"string"}},"required":["amount"]}`)
-	pay := tool.Definition{Name: "pay", InputSchema: schema, Policy: tool.Policy{Effect: tool.EffectRead, Cache: &tool.Cache{}}}
+	schema := tool.JSON(`{"type":"object","properties":{"amount":{"type":"integer"},"to":{"type":"string"}},` +
+		`"required":["amount"]}`)
+	pay := tool.Definition{Name: "pay", InputSchema: schema,
+		Policy: tool.Policy{Effect: tool.EffectRead, Cache: &tool.Cache{}}}
 	t.Run("HI-1 HI-11", func(t *testing.T) {
 		a := newAsked(t, payPolicies, pay, reading("free"))
 		for _, tool := range []string{"pay", "free"} {
@@ -115,7 +118,8 @@ func TestApproval(t *testing.T) {
 		a := newAsked(t, payPolicies, pay)
 		out := a.run(t, toolCall("pay", `{"to":"bob","amount":"9007199254740993","x":1}`), `"approve"`)
 		require.Nil(t, out.Fault)
-		require.Equal(t, []string{`{"amount":9007199254740993,"to":"bob"}`}, a.saw, "once, with the arguments that were shown")
+		require.Equal(t, []string{`{"amount":9007199254740993,"to":"bob"}`}, a.saw,
+			"once, with the arguments that were shown")
 		require.JSONEq(t, a.saw[0], string(a.questions[0].Arguments), "coerced ones")
 		require.Equal(t, []string{"big", "pay"}, []string{a.questions[0].Policy, a.questions[0].Tool})
 		require.Equal(t, time.Hour, a.expires[0])
@@ -207,7 +211,8 @@ func TestApprovalOfTool(t *testing.T) {
 	own := func(name, approval string) tool.Definition {
 		return tool.Definition{Name: name, Policy: tool.Policy{Effect: tool.EffectRead, Approval: approval}}
 	}
-	a := newAsked(t, `policies: [{name: two, decisions: [approve, reject]}, {tool: "x*"}]`, own("a", "always"), own("b", "two"), own("xc", "none"), own("d", ""))
+	a := newAsked(t, `policies: [{name: two, decisions: [approve, reject]}, {tool: "x*"}]`, own("a", "always"),
+		own("b", "two"), own("xc", "none"), own("d", ""))
 	for tool, asks := range map[string]bool{"a": true, "b": true, "xc": false, "d": false} {
 		n := len(a.questions)
 		out := a.run(t, toolCall(tool, `{}`), `"approve"`)
@@ -238,10 +243,11 @@ func TestTargetAsksForTheGrant(t *testing.T) {
 	})
 	t.Run("arguments changed after it", func(t *testing.T) {
 		a := newAsked(t, payPolicies, pay)
-		more := pipeline.Stage{Name: "more", Reads: []string{"request"}, Kind: messages.Tool, Order: 55, Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-			c.SetRequest([]byte(strings.Replace(string(c.Request()), "1", "1000", 1)))
-			return pipeline.Continue(), nil
-		}}
+		more := pipeline.Stage{Name: "more", Reads: []string{"request"}, Kind: messages.Tool, Order: 55,
+			Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+				c.SetRequest([]byte(strings.Replace(string(c.Request()), "1", "1000", 1)))
+				return pipeline.Continue(), nil
+			}}
 		a.harness.Stages = append(a.harness.Stages, more)
 		out := a.run(t, toolCall("pay", `{"amount":1}`), "")
 		require.Equal(t, messages.Blocked, out.Fault.Code)
@@ -252,7 +258,9 @@ func TestTargetAsksForTheGrant(t *testing.T) {
 		a := newAsked(t, payPolicies, pay)
 		for i := range a.harness.Stages {
 			if a.harness.Stages[i].Name == "approval" {
-				a.harness.Stages[i].Before = func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Continue(), nil }
+				a.harness.Stages[i].Before = func(context.Context, *messages.Call) (pipeline.Verdict, error) {
+					return pipeline.Continue(), nil
+				}
 			}
 		}
 		out := a.run(t, toolCall("pay", `{"amount":1}`), "")

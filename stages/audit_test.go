@@ -59,11 +59,13 @@ func TestAudit(t *testing.T) {
 		d := harnessDeps()
 		d.Publish = r.Publish
 		ran := false
-		limiter := pipeline.Stage{Name: "limiter", Kind: messages.Model, Order: 92, Before: func(context.Context, *messages.Call) (pipeline.Verdict, error) {
-			ran = true
-			return pipeline.Continue(), nil
-		}}
-		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "audit", "", d), harnessModel(t, "model-cache", "enabled: true", d), limiter},
+		limiter := pipeline.Stage{Name: "limiter", Kind: messages.Model, Order: 92,
+			Before: func(context.Context, *messages.Call) (pipeline.Verdict, error) {
+				ran = true
+				return pipeline.Continue(), nil
+			}}
+		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "audit", "", d),
+			harnessModel(t, "model-cache", "enabled: true", d), limiter},
 			Target: &harnessScript{Lines: map[string][]any{"p": {"hi"}}}}
 		body := `{"model":"p","messages":[{"role":"user","content":"secret words"}]}`
 		h.Call(t, ctx, harnessCall(body))
@@ -77,8 +79,9 @@ func TestAudit(t *testing.T) {
 		require.Len(t, r.Out, 2, "one record a call")
 		require.Equal(t, true, r.Out[0]["executorReached"])
 		end := r.Out[1]
-		require.Equal(t, map[string]any{"event": "end", "executorReached": false, "stoppedBy": "model-cache", "cache": "hit", "outcome": "reply",
-			"model": "p", "tenant": "t1", "session": "s", "user": "u"},
+		require.Equal(t, map[string]any{"event": "end", "executorReached": false, "stoppedBy": "model-cache", "cache": "hit",
+			"outcome": "reply",
+			"model":   "p", "tenant": "t1", "session": "s", "user": "u"},
 			pick(end, "event", "executorReached", "stoppedBy", "cache", "outcome", "model", "tenant", "session", "user"))
 		require.EqualValues(t, len(body), end["request"].(map[string]any)["bytes"])
 		require.Len(t, end["request"].(map[string]any)["sha256"], 64)
@@ -89,14 +92,18 @@ func TestAudit(t *testing.T) {
 		var r records
 		d := harnessDeps()
 		d.Publish = r.Publish
-		script := &harnessScript{Lines: map[string][]any{"p": {providerFault(messages.ProviderError)}, "m1": {"one"}, "q": {providerFault(messages.ProviderRejected)}}}
-		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "audit", "", d), harnessModel(t, "model-fallback", "fallback-models: [m1]", d)}, Target: script}
+		script := &harnessScript{Lines: map[string][]any{"p": {providerFault(messages.ProviderError)}, "m1": {"one"},
+			"q": {providerFault(messages.ProviderRejected)}}}
+		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "audit", "", d),
+			harnessModel(t, "model-fallback", "fallback-models: [m1]", d)}, Target: script}
 		h.Call(t, ctx, harnessCall(`{"model":"p"}`))
-		require.Equal(t, map[string]any{"model": "p", "degraded": "model-fallback;model=m1", "attempts": 2.0, "outcome": "reply"},
+		require.Equal(t, map[string]any{"model": "p", "degraded": "model-fallback;model=m1", "attempts": 2.0,
+			"outcome": "reply"},
 			pick(r.Out[0], "model", "degraded", "attempts", "outcome"))
 		require.NotEmpty(t, r.Out[0]["stages"])
 		h.Call(t, ctx, harnessCall(`{"model":"q"}`))
-		require.Equal(t, map[string]any{"code": "provider_rejected", "origin": "target", "outcome": "fault"}, pick(r.Out[1], "code", "origin", "outcome"))
+		require.Equal(t, map[string]any{"code": "provider_rejected", "origin": "target", "outcome": "fault"},
+			pick(r.Out[1], "code", "origin", "outcome"))
 		require.NotContains(t, r.Out[1], "reply")
 	})
 	t.Run("every kind has it", func(t *testing.T) {
@@ -110,10 +117,11 @@ func TestAudit(t *testing.T) {
 			require.True(t, on)
 			require.Equal(t, pipeline.Mandatory, s.Tier)
 			require.False(t, s.Blind)
-			h := &harness{Stages: []pipeline.Stage{s}, Target: pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
-				c.SetReply([]byte(`plain text`))
-				return nil
-			})}
+			h := &harness{Stages: []pipeline.Stage{s},
+				Target: pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+					c.SetReply([]byte(`plain text`))
+					return nil
+				})}
 			c := messages.NewCall(kind, "t1", []byte(`no json either`))
 			c.Tool = "search"
 			h.Call(t, ctx, c)
@@ -156,10 +164,11 @@ func TestAudit(t *testing.T) {
 			}
 			return r.Publish(ctx, what, record)
 		}
-		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "audit", "", d)}, Target: pipeline.TargetFunc(func(context.Context, *messages.Call, pipeline.Emit) error {
-			cancel(pipeline.ErrCancelled)
-			return context.Canceled
-		})}
+		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "audit", "", d)},
+			Target: pipeline.TargetFunc(func(context.Context, *messages.Call, pipeline.Emit) error {
+				cancel(pipeline.ErrCancelled)
+				return context.Canceled
+			})}
 		h.Call(t, ctx, harnessCall(`{}`))
 		require.Equal(t, "cancelled", r.Out[0]["code"])
 	})

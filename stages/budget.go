@@ -17,18 +17,18 @@ import (
 // BudgetConfig is agent.interceptor.budget. Both limits are for one tenant and one UTC day; null is none.
 type BudgetConfig struct {
 	Common       `yaml:",inline"`
-	TokensPerDay *int64   `yaml:"tokens-per-day" json:"tokens-per-day" doc:"Tokens of one tenant in a day (UTC); null: no limit."`
-	USDPerDay    *float64 `yaml:"usd-per-day" json:"usd-per-day" doc:"Money of one tenant in a day (UTC), by prices; null: no limit."`
+	TokensPerDay *int64   `yaml:"tokens-per-day" doc:"Tokens of one tenant in a day (UTC); null: no limit."`
+	USDPerDay    *float64 `yaml:"usd-per-day" doc:"Money of one tenant in a day (UTC), by prices; null: no limit."`
 	// Prices are needed for usd-per-day, except for replies whose usage names its cost. The line that fits
 	// best counts; a model that no line fits costs as the dearest one, so that an unknown name is not free.
-	Prices []ModelPrice `yaml:"prices" json:"prices,omitempty" doc:"Prices by model, for usd-per-day."`
+	Prices []ModelPrice `yaml:"prices" doc:"Prices by model, for usd-per-day."`
 }
 
 // ModelPrice is what a million tokens of a model cost in US dollars. Model may be a pattern such as "gpt-4o*".
 type ModelPrice struct {
-	Model  string  `yaml:"model" json:"model" doc:"Model; * stands for any text, also a slash. The line that fits best counts."`
-	Input  float64 `yaml:"input" json:"input" doc:"USD for a million input tokens."`
-	Output float64 `yaml:"output" json:"output" doc:"USD for a million output tokens."`
+	Model  string  `yaml:"model" doc:"Model; * stands for any text, also a slash. The line that fits best counts."`
+	Input  float64 `yaml:"input" doc:"USD for a million input tokens."`
+	Output float64 `yaml:"output" doc:"USD for a million output tokens."`
 }
 
 func (c *BudgetConfig) limited() bool { return c.TokensPerDay != nil || c.USDPerDay != nil }
@@ -84,24 +84,29 @@ type budgetState struct {
 func newBudget(cfg *BudgetConfig, d Deps) (pipeline.Stage, error) {
 	b := &budget{cfg: *cfg, store: d.Store}
 	return pipeline.Stage{
-		Before: b.before, After: b.after, FailClosed: true, Reads: []string{"tenant", "request", "reply.usage"}, Writes: []string{"limits.budget"},
+		Before: b.before, After: b.after, FailClosed: true,
+		Reads: []string{"tenant", "request", "reply.usage"}, Writes: []string{"limits.budget"},
 	}, nil
 }
 
-func budgetKey(tenant, day string) string { return messages.Key("budget", tenant, day) }
+func (b *budget) ledger(tenant, day string) quota.Ledger {
+	return quota.Ledger{Store: b.store("limits"), Key: messages.Key("budget", tenant, day), TTL: budgetTTL}
+}
 
 func (b *budget) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
 	if !b.cfg.limited() {
 		return pipeline.Continue(), nil
 	}
 	st := budgetState{Day: time.Now().UTC().Format(time.DateOnly), Estimate: b.estimate(c.Wire, c.Request())}
-	used, ok, err := quota.Reserve(ctx, b.store("limits"), budgetKey(c.Tenant, st.Day), budgetTTL, c, st.Estimate, false, func(a quota.Amount) bool { return b.over(a) != "" })
+	used, ok, err := b.ledger(c.Tenant, st.Day).Reserve(ctx, c, st.Estimate, false,
+		func(taken quota.Amount) bool { return b.over(taken) != "" })
 	if err != nil {
 		return pipeline.Verdict{}, quota.StoreFault("budget", "day's usage", err)
 	}
 	if !ok {
 		return pipeline.Verdict{}, messages.NewFault(messages.LimitExceeded,
-			"The budget of tenant %s for %s (UTC) is used up: %s, calls under way included. It begins anew at 00:00 UTC; an operator can raise agent.interceptor.budget.",
+			"The budget of tenant %s for %s (UTC) is used up: %s, calls under way included. It begins anew at 00:00 UTC; "+
+				"an operator can raise agent.interceptor.budget.",
 			c.Tenant, st.Day, b.over(used)).From("budget")
 	}
 	return pipeline.Continue(), c.SetState(st)
@@ -125,7 +130,7 @@ func (b *budget) after(ctx context.Context, c *messages.Call) (pipeline.Verdict,
 	}
 	ctx, cancel := quota.AfterCall(ctx)
 	defer cancel()
-	if err := quota.Book(ctx, b.store("limits"), budgetKey(c.Tenant, st.Day), budgetTTL, c, b.cost(c, st.Estimate)); err != nil {
+	if err := b.ledger(c.Tenant, st.Day).Book(ctx, c, b.cost(c, st.Estimate)); err != nil {
 		return pipeline.Continue(), quota.StoreFault("budget", "day's usage", err)
 	}
 	return pipeline.Continue(), nil

@@ -11,7 +11,8 @@ import (
 	"github.com/shallot-nats/shallot/stages"
 )
 
-const usageReply = `{"choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":60,"completion_tokens":40,"total_tokens":100`
+const usageReply = `{"choices":[{"index":0,"message":{"role":"assistant","content":"hi"},` +
+	`"finish_reason":"stop"}],"usage":{"prompt_tokens":60,"completion_tokens":40,"total_tokens":100`
 
 func TestBudget(t *testing.T) {
 	t.Parallel()
@@ -23,15 +24,19 @@ func TestBudget(t *testing.T) {
 		calls  int // that may be made, one after the other
 		max    int // that reach the model
 	}{
-		"tokens":                          {"tokens-per-day: 250", []any{reply}, 5, 3},
-		"exactly reached":                 {"tokens-per-day: 200", []any{reply}, 5, 2},
-		"zero":                            {"tokens-per-day: 0", []any{reply}, 1, 0},
-		"faults cost nothing":             {"tokens-per-day: 100", []any{providerFault(messages.ProviderError), providerFault(messages.ProviderError), reply}, 5, 3},
+		"tokens":          {"tokens-per-day: 250", []any{reply}, 5, 3},
+		"exactly reached": {"tokens-per-day: 200", []any{reply}, 5, 2},
+		"zero":            {"tokens-per-day: 0", []any{reply}, 1, 0},
+		"faults cost nothing": {"tokens-per-day: 100",
+			[]any{providerFault(messages.ProviderError), providerFault(messages.ProviderError), reply}, 5, 3},
 		"a cut stream was paid for":       {"tokens-per-day: 100", []any{providerFault(messages.StreamCut), reply}, 5, 1},
 		"no usage is estimated, not free": {"tokens-per-day: 30", []any{"some words"}, 9, 1},
-		"money by price":                  {"usd-per-day: 0.001\nprices: [{model: 'p*', input: 1, output: 10}]", []any{reply}, 9, 3},
-		"a model without a line is dear":  {"usd-per-day: 0.001\nprices: [{model: a, input: 1, output: 10}, {model: b, input: 100, output: 100}]", []any{reply}, 9, 1},
-		"money as the provider says":      {"usd-per-day: 1\nprices: [{model: p, input: 1, output: 1}]", []any{cost}, 9, 2},
+		"money by price": {"usd-per-day: 0.001\nprices: [{model: 'p*', input: 1, output: 10}]",
+			[]any{reply}, 9, 3},
+		"a model without a line is dear": {
+			"usd-per-day: 0.001\nprices: [{model: a, input: 1, output: 10}, {model: b, input: 100, output: 100}]", []any{reply},
+			9, 1},
+		"money as the provider says": {"usd-per-day: 1\nprices: [{model: p, input: 1, output: 1}]", []any{cost}, 9, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -53,7 +58,7 @@ func TestBudget(t *testing.T) {
 			}
 		})
 	}
-	t.Run("a price for * is that of every name, also with a slash, and a price for the name itself goes before", func(t *testing.T) {
+	t.Run("a price for * is that of every name, also with a slash; its own goes before", func(t *testing.T) {
 		t.Parallel()
 		million := []byte(`{"choices":[],"usage":{"prompt_tokens":1000000,"completion_tokens":0,"total_tokens":1000000}}`)
 		for _, tc := range []struct {
@@ -74,11 +79,13 @@ prices: [{model: '*', input: 1}, {model: gold, input: 1000}, {model: 'silver/*',
 	})
 	t.Run("an answer that no model made costs 0", func(t *testing.T) {
 		t.Parallel()
-		inner := pipeline.Stage{Name: "inner", Kind: messages.Model, Order: 90, Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-			c.SetReply(reply)
-			return pipeline.Answer(), nil
-		}}
-		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "budget", "tokens-per-day: 50", harnessDeps()), inner}, Target: &harnessScript{}}
+		inner := pipeline.Stage{Name: "inner", Kind: messages.Model, Order: 90,
+			Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+				c.SetReply(reply)
+				return pipeline.Answer(), nil
+			}}
+		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "budget", "tokens-per-day: 50", harnessDeps()), inner},
+			Target: &harnessScript{}}
 		for range 5 {
 			require.Equal(t, "hi", harnessText(t, h.Call(t, context.Background(), harnessCall(`{}`))))
 		}
@@ -86,7 +93,8 @@ prices: [{model: '*', input: 1}, {model: gold, input: 1000}, {model: 'silver/*',
 	t.Run("redelivery from the entry settles once", func(t *testing.T) {
 		t.Parallel()
 		script := &harnessScript{Lines: map[string][]any{"p": {reply}}}
-		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "budget", "tokens-per-day: 101", harnessDeps())}, Target: script}
+		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "budget", "tokens-per-day: 101", harnessDeps())},
+			Target: script}
 		first := harnessCall(`{"model":"p"}`)
 		for range 3 {
 			require.Equal(t, "hi", harnessText(t, h.Call(t, context.Background(), first.Clone())))
@@ -113,7 +121,8 @@ prices: [{model: '*', input: 1}, {model: gold, input: 1000}, {model: 'silver/*',
 		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "budget", "tokens-per-day: 5", d)}, Target: &harnessScript{}}
 		require.Equal(t, messages.StoreUnavailable, h.Call(t, context.Background(), harnessCall(`{}`)).Fault.Code)
 	})
-	for _, bad := range []string{"enabled: true", "tokens-per-day: -1", "usd-per-day: -1", "usd-per-day: 1", "usd-per-day: 1\nprices: [{model: '[', input: 1}]", "usd-per-day: 1\nprices: [{model: a, input: -1}]"} {
+	for _, bad := range []string{"enabled: true", "tokens-per-day: -1", "usd-per-day: -1", "usd-per-day: 1",
+		"usd-per-day: 1\nprices: [{model: '[', input: 1}]", "usd-per-day: 1\nprices: [{model: a, input: -1}]"} {
 		_, _, err := harnessMake(messages.Model, "budget", bad, harnessDeps())
 		require.ErrorContains(t, err, "agent.interceptor.budget", bad)
 	}

@@ -38,15 +38,19 @@ func TestCallLimit(t *testing.T) {
 		last   string
 		code   messages.Code
 	}{
-		"LM-1 run limit, END": {"run-limit: 2", same(3, step{"s", "r"}), 2, "Model call limits exceeded: run limit (2/2)", ""},
+		"LM-1 run limit, END": {"run-limit: 2", same(3, step{"s", "r"}), 2, "Model call limits exceeded: run limit (2/2)",
+			""},
 		"LM-2 ERROR": {"run-limit: 2\nexit-behavior: ERROR", same(3, step{"s", "r"}), 2,
 			"Model call limits exceeded: run limit (2/2)", messages.LimitExceeded},
 		"LM-3 both limits": {"run-limit: 2\nthread-limit: 2", same(3, step{"s", "r"}), 2,
 			"Model call limits exceeded: thread limit (2/2), run limit (2/2)", ""},
-		"LM-5 limit 0, in a run":      {"run-limit: 0", same(1, step{"", "r"}), 0, "Model call limits exceeded: run limit (0/0)", ""},
-		"LM-5 limit 0, bare":          {"run-limit: 0", same(1, step{}), 0, "Model call limits exceeded: run limit (0/0)", ""},
-		"X-44 a new run begins at 0":  {"run-limit: 1", []step{{"s", "r1"}, {"s", "r2"}}, 2, "ok", ""},
-		"a session over runs":         {"thread-limit: 2", []step{{"s", "r1"}, {"s", "r2"}, {"s", "r3"}}, 2, "Model call limits exceeded: thread limit (2/2)", ""},
+		"LM-5 limit 0, in a run": {"run-limit: 0", same(1, step{"", "r"}), 0,
+			"Model call limits exceeded: run limit (0/0)", ""},
+		"LM-5 limit 0, bare": {"run-limit: 0", same(1, step{}), 0, "Model call limits exceeded: run limit (0/0)",
+			""},
+		"X-44 a new run begins at 0": {"run-limit: 1", []step{{"s", "r1"}, {"s", "r2"}}, 2, "ok", ""},
+		"a session over runs": {"thread-limit: 2", []step{{"s", "r1"}, {"s", "r2"}, {"s", "r3"}}, 2,
+			"Model call limits exceeded: thread limit (2/2)", ""},
 		"another session":             {"thread-limit: 1", []step{{"s1", ""}, {"s2", ""}}, 2, "ok", ""},
 		"no session: no thread limit": {"thread-limit: 1", same(3, step{"", "r"}), 3, "ok", ""},
 		"no run: each its own":        {"run-limit: 1", same(3, step{"s", ""}), 3, "ok", ""},
@@ -82,7 +86,8 @@ func TestCallLimitCounting(t *testing.T) {
 		d := harnessDeps()
 		down := providerFault(messages.ProviderError)
 		script := &harnessScript{Lines: map[string][]any{"p": {down, down, "ok", "ok", "ok"}}}
-		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "call-limit", "run-limit: 2", d), harnessModel(t, "model-retry", "base-delay: 0s", d)}, Target: script}
+		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "call-limit", "run-limit: 2", d),
+			harnessModel(t, "model-retry", "base-delay: 0s", d)}, Target: script}
 		require.Equal(t, "ok", harnessText(t, h.Call(t, ctx, limitedCall("", "r"))))
 		require.Equal(t, "ok", harnessText(t, h.Call(t, ctx, limitedCall("", "r"))))
 		require.Contains(t, harnessText(t, h.Call(t, ctx, limitedCall("", "r"))), "(2/2)")
@@ -101,14 +106,16 @@ func TestCallLimitCounting(t *testing.T) {
 	})
 	t.Run("a failed model call counts, one that never reached it does not", func(t *testing.T) {
 		t.Parallel()
-		inner := pipeline.Stage{Name: "inner", Kind: messages.Model, Order: 50, Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-			if c.User == "broken" {
-				return pipeline.Verdict{}, errors.New("broken")
-			}
-			return pipeline.Continue(), nil
-		}}
+		inner := pipeline.Stage{Name: "inner", Kind: messages.Model, Order: 50,
+			Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+				if c.User == "broken" {
+					return pipeline.Verdict{}, errors.New("broken")
+				}
+				return pipeline.Continue(), nil
+			}}
 		script := &harnessScript{Lines: map[string][]any{"p": {providerFault(messages.ProviderError), "ok"}}}
-		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "call-limit", "run-limit: 1", harnessDeps()), inner}, Target: script}
+		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "call-limit", "run-limit: 1", harnessDeps()), inner},
+			Target: script}
 		broken := limitedCall("", "r")
 		broken.User = "broken"
 		require.Equal(t, messages.StageError, h.Call(t, ctx, broken).Fault.Code)
@@ -119,14 +126,15 @@ func TestCallLimitCounting(t *testing.T) {
 		t.Parallel()
 		limit := harnessModel(t, "call-limit", "run-limit: 1", harnessDeps())
 		script := &harnessScript{Lines: map[string][]any{"p": {"ok"}}}
-		inner := pipeline.Stage{Name: "inner", Kind: messages.Model, Order: 50, Before: func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
-			nested := limitedCall("", c.Run)
-			nested.Parent = c.ID
-			out, err := pipeline.Chain([]pipeline.Stage{limit}, script).Call(ctx, nested)
-			require.NoError(t, err)
-			require.Equal(t, "ok", harnessText(t, out))
-			return pipeline.Continue(), nil
-		}}
+		inner := pipeline.Stage{Name: "inner", Kind: messages.Model, Order: 50,
+			Before: func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+				nested := limitedCall("", c.Run)
+				nested.Parent = c.ID
+				out, err := pipeline.Chain([]pipeline.Stage{limit}, script).Call(ctx, nested)
+				require.NoError(t, err)
+				require.Equal(t, "ok", harnessText(t, out))
+				return pipeline.Continue(), nil
+			}}
 		c, err := pipeline.Chain([]pipeline.Stage{limit, inner}, script).Call(ctx, limitedCall("", "r"))
 		require.NoError(t, err)
 		require.Equal(t, "ok", harnessText(t, c))
@@ -154,7 +162,8 @@ func TestCallLimitCounting(t *testing.T) {
 	t.Run("tenants do not share a session", func(t *testing.T) {
 		t.Parallel()
 		script := &harnessScript{Lines: map[string][]any{"p": {"ok"}}}
-		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "call-limit", "thread-limit: 1", harnessDeps())}, Target: script}
+		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "call-limit", "thread-limit: 1", harnessDeps())},
+			Target: script}
 		for _, tenant := range []string{"a", "b", "a.b"} {
 			c := limitedCall("s", "")
 			c.Tenant = tenant

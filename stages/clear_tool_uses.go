@@ -14,25 +14,25 @@ type TokenCounter = conversation.TokenCounter
 // Chars is the TokenCounter that holds where none is given: one token for four characters.
 type Chars = conversation.Chars
 
-// clearedArguments is what cleared tool-call arguments become: a placeholder text would be no JSON (X-17).
+// clearedArguments is what cleared tool-call arguments become: they must be JSON, which a placeholder text is not.
 const clearedArguments = "{}"
 
 // ClearToolUses is the editor of strategy CLEAR_TOOL_USES: it takes the data out of old tool results and leaves the
-// calls and results themselves in place. It is a value; the fields are the documents' (S3-CLEAR-1).
+// calls and results themselves in place. It is a value, and its zero fields mean zero: see [DefaultClearToolUses].
 type ClearToolUses struct {
-	Trigger         int      `yaml:"trigger" json:"trigger" doc:"Acts above this many tokens."`
-	ClearAtLeast    int      `yaml:"clear-at-least" json:"clear-at-least" doc:"Frees so many tokens or changes nothing; 0: clears all but keep."`
-	Keep            int      `yaml:"keep" json:"keep" doc:"Latest tool results that stay."`
-	ClearToolInputs bool     `yaml:"clear-tool-inputs" json:"clear-tool-inputs" doc:"Clears the arguments of the cleared calls too."`
-	ExcludeTools    []string `yaml:"exclude-tools" json:"exclude-tools,omitempty" doc:"Tools whose results are never cleared."`
-	Placeholder     string   `yaml:"placeholder" json:"placeholder" doc:"What stands in place of a cleared result."`
+	Trigger         int      `yaml:"trigger" doc:"Acts above this many tokens."`
+	ClearAtLeast    int      `yaml:"clear-at-least" doc:"Frees so many tokens or changes nothing; 0: clears all but keep."`
+	Keep            int      `yaml:"keep" doc:"Latest tool results that stay."`
+	ClearToolInputs bool     `yaml:"clear-tool-inputs" doc:"Clears the arguments of the cleared calls too."`
+	ExcludeTools    []string `yaml:"exclude-tools" doc:"Tools whose results are never cleared."`
+	Placeholder     string   `yaml:"placeholder" doc:"What stands in place of a cleared result."`
 	// Excludes says of further tools whether their results stay (clearable: false in the definition); nil: of none.
 	Excludes func(tool string) bool `yaml:"-" json:"-"`
-	// Counter is used for the trigger and for each candidate (CU-14); nil means Chars.
-	Counter TokenCounter `yaml:"-" json:"-"`
+	// Counter counts for the trigger and for each candidate; nil means Chars.
+	Counter TokenCounter `yaml:"-"`
 }
 
-// DefaultClearToolUses returns the defaults of X-20.
+// DefaultClearToolUses returns the defaults: above 100,000 tokens all but the latest three results are cleared.
 func DefaultClearToolUses() ClearToolUses {
 	return ClearToolUses{Trigger: 100000, Keep: 3, Placeholder: "[cleared]"}
 }
@@ -57,10 +57,11 @@ type Cleared struct {
 	Why           string   // empty if something was cleared, else why not
 }
 
-// Apply returns the messages with old tool results cleared. The input is not changed (CU-11). marked holds the ids of
-// results that were cleared before in this call: the mark is this set, never the text, so a fresh result that happens
-// to read like the placeholder is still a candidate (CU-12); and a marked result whose data is back, because an outer
-// stage restored the request for another attempt, is one again. Calls without a result are left alone (CU-13).
+// Apply returns the messages with old tool results cleared. The input is not changed, for it may be somebody's stored
+// history. marked holds the ids of results that were cleared before in this call: the mark is this set, never the text,
+// so a fresh result that happens to read like the placeholder is still a candidate; and a marked result whose data is
+// back, because an outer stage restored the request for another attempt, is one again. Calls without a result are left
+// alone: inventing one is the work of pair-repair.
 //
 // Only the latest Keep candidates are safe from it; excluded and already cleared results take no place among them.
 func (e ClearToolUses) Apply(model string, msgs []view.Msg, marked map[string]bool) ([]view.Msg, Cleared) {
@@ -142,8 +143,8 @@ func (w *clearing) result(i int) int {
 	return before - w.cost(w.out[i])
 }
 
-// arguments clears the arguments of the call that a result answers, if that is wanted (X-16), and returns the tokens
-// that it frees. Ids and names stay (CU-8).
+// arguments clears the arguments of the call that a result answers, if ClearToolInputs says so, and returns the tokens
+// that it frees. Ids and names stay.
 func (w *clearing) arguments(i int) int {
 	msg, at := w.p.Owner[i], w.p.Slot[i]
 	if !w.e.ClearToolInputs || msg < 0 || at < 0 {

@@ -43,14 +43,21 @@ func TestClearToolUses(t *testing.T) {
 		want []string
 		why  string
 	}{
-		"CU-1 equal to the trigger":                 {set: func(e *stages.ClearToolUses) { e.Trigger = total }, why: "not over"},
-		"CU-1 one above the trigger":                {set: func(e *stages.ClearToolUses) { e.Trigger = total - 1 }, want: []string{"c1", "c2"}},
-		"CU-3 no more results than keep":            {set: func(e *stages.ClearToolUses) { e.Keep = 5 }, why: "no candidate"},
-		"CU-4 keep 0":                               {set: func(e *stages.ClearToolUses) { e.Keep = 0 }, want: []string{"c1", "c2", "c3", "c4", "c5"}},
-		"CU-5 stops when enough is freed":           {set: func(e *stages.ClearToolUses) { e.Keep = 1; e.ClearAtLeast = 150 }, want: []string{"c1", "c2"}},
-		"CU-6 clear-at-least cannot be reached":     {set: func(e *stages.ClearToolUses) { e.Keep = 1; e.ClearAtLeast = 5000 }, why: "clear-at-least is 5000"},
-		"CU-7 excluded tools take no place in keep": {set: func(e *stages.ClearToolUses) { e.Keep = 1; e.ExcludeTools = []string{"k", "z"} }, want: []string{"c2", "c3"}},
-		"X-18 keep counts clearable results":        {set: func(e *stages.ClearToolUses) { e.Keep = 2; e.ExcludeTools = []string{"x"} }, want: []string{"c1"}},
+		"CU-1 equal to the trigger": {set: func(e *stages.ClearToolUses) { e.Trigger = total },
+			why: "not over"},
+		"CU-1 one above the trigger": {set: func(e *stages.ClearToolUses) { e.Trigger = total - 1 },
+			want: []string{"c1", "c2"}},
+		"CU-3 no more results than keep": {set: func(e *stages.ClearToolUses) { e.Keep = 5 }, why: "no candidate"},
+		"CU-4 keep 0": {set: func(e *stages.ClearToolUses) { e.Keep = 0 },
+			want: []string{"c1", "c2", "c3", "c4", "c5"}},
+		"CU-5 stops when enough is freed": {
+			set: func(e *stages.ClearToolUses) { e.Keep = 1; e.ClearAtLeast = 150 }, want: []string{"c1", "c2"}},
+		"CU-6 clear-at-least cannot be reached": {
+			set: func(e *stages.ClearToolUses) { e.Keep = 1; e.ClearAtLeast = 5000 }, why: "clear-at-least is 5000"},
+		"CU-7 excluded tools take no place in keep": {
+			set: func(e *stages.ClearToolUses) { e.Keep = 1; e.ExcludeTools = []string{"k", "z"} }, want: []string{"c2", "c3"}},
+		"X-18 keep counts clearable results": {
+			set: func(e *stages.ClearToolUses) { e.Keep = 2; e.ExcludeTools = []string{"x"} }, want: []string{"c1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -81,13 +88,15 @@ func TestClearToolUses(t *testing.T) {
 	t.Run("CU-8 X-16 X-17 arguments", func(t *testing.T) {
 		t.Parallel()
 		e := stages.ClearToolUses{Keep: 1, Placeholder: "[cleared]"}
-		in := []chat.Msg{msg("user", "u"), calling(`a f {"q":"long long long"}`, `b g {"q":2}`), result("b", "2"), result("a", "1")}
+		in := []chat.Msg{msg("user", "u"), calling(`a f {"q":"long long long"}`, `b g {"q":2}`), result("b", "2"),
+			result("a", "1")}
 		out, _ := e.Apply("", in, nil)
 		require.Equal(t, string(in[1].Raw), string(out[1].Raw), "false: arguments untouched")
 		e.ClearToolInputs = true
 		out, _ = e.Apply("", in, nil)
 		calls := out[1].ToolCalls()
-		require.Equal(t, []string{"a", "f", `{"q":"long long long"}`}, []string{calls[0].ID(), calls[0].Name(), calls[0].Arguments()})
+		require.Equal(t, []string{"a", "f", `{"q":"long long long"}`},
+			[]string{calls[0].ID(), calls[0].Name(), calls[0].Arguments()})
 		require.Equal(t, []string{"b", "g", `{}`}, []string{calls[1].ID(), calls[1].Name(), calls[1].Arguments()})
 		require.Equal(t, []string{"b"}, cleared(out, "[cleared]"))
 	})
@@ -109,18 +118,19 @@ func TestClearToolUses(t *testing.T) {
 	t.Run("CU-14 a counter of one's own", func(t *testing.T) {
 		t.Parallel()
 		counted := 0
-		e := stages.ClearToolUses{Trigger: 20, Placeholder: "X", Keep: 1, ClearAtLeast: 2, Counter: conversation.TokenCounterFunc(
-			func(model string, msgs []chat.Msg) int {
-				require.Equal(t, "m", model)
-				counted++
-				n := 0
-				for _, m := range msgs {
-					if n += 2; m.Text() == "X" {
-						n--
+		e := stages.ClearToolUses{Trigger: 20, Placeholder: "X", Keep: 1, ClearAtLeast: 2,
+			Counter: conversation.TokenCounterFunc(
+				func(model string, msgs []chat.Msg) int {
+					require.Equal(t, "m", model)
+					counted++
+					n := 0
+					for _, m := range msgs {
+						if n += 2; m.Text() == "X" {
+							n--
+						}
 					}
-				}
-				return n
-			})}
+					return n
+				})}
 		out, done := e.Apply("m", in, nil)
 		require.Equal(t, []string{"c1", "c2"}, cleared(out, "X"), "each clearing frees one")
 		require.Equal(t, 2, done.Freed)
@@ -131,7 +141,8 @@ func TestClearToolUses(t *testing.T) {
 	})
 	t.Run("content parts become the placeholder", func(t *testing.T) {
 		t.Parallel()
-		parts := chat.Msg{Raw: []byte(`{"role":"tool","tool_call_id":"a","content":[{"type":"text","text":"long"}],"extra":1}`)}
+		parts := chat.Msg{Raw: []byte(`{"role":"tool","tool_call_id":"a",` +
+			`"content":[{"type":"text","text":"long"}],"extra":1}`)}
 		out, _ := stages.ClearToolUses{Placeholder: "X"}.Apply("", []chat.Msg{calling("a f"), parts}, nil)
 		require.Equal(t, `{"role":"tool","tool_call_id":"a","content":"X","extra":1}`, string(out[1].Raw))
 	})

@@ -16,9 +16,9 @@ type ConcurrencyConfig struct {
 	Common `yaml:",inline"`
 	// Groups is how many calls of each concurrency group run at once, over all processes and tenants. A tool names its
 	// group in its definition (concurrency-group).
-	Groups map[string]int `yaml:"groups" json:"groups" doc:"Calls at once, by concurrency group."`
+	Groups map[string]int `yaml:"groups" doc:"Calls at once, by concurrency group."`
 	// Wait is how long a call waits for a slot before it is refused; 0 refuses at once.
-	Wait time.Duration `yaml:"wait" json:"wait" doc:"How long a call waits for a slot before it is refused."`
+	Wait time.Duration `yaml:"wait" doc:"How long a call waits for a slot before it is refused."`
 }
 
 // Validate returns what is wrong, joined, each error with its key in front.
@@ -67,9 +67,10 @@ func defaultConcurrency() ConcurrencyConfig {
 }
 
 // newConcurrency makes the stage that bounds how many calls of a group of tools run at once. It stands inner to retry,
-// so no slot is held during a back-off. A slot ends by itself a little after the call's deadline: what a dead process
-// held comes back when its call goes on elsewhere, and then at the latest. When none is free a call waits for a bounded time, then it is refused as overloaded with
-// Retry-After; its tool did not run. A redelivery keeps its slot. Its before fails closed, as an error of any before does; its after does not.
+// so no slot is held during a back-off. A slot ends by itself a little after the call's deadline, so what a dead
+// process held comes back then at the latest, or earlier when its call goes on elsewhere. When none is free a call
+// waits for a bounded time, then it is refused as overloaded with Retry-After; its tool did not run. A redelivery keeps
+// its slot. The before fails closed, as any before does; the after does not.
 func newConcurrency(cfg *ConcurrencyConfig, d Deps) (pipeline.Stage, error) {
 	tools, err := newToolPolicies(d)
 	if err != nil {
@@ -113,7 +114,8 @@ func (s *concurrency) before(ctx context.Context, c *messages.Call) (pipeline.Ve
 	case err != nil && !errors.Is(err, context.DeadlineExceeded):
 		return pipeline.Verdict{}, quota.StoreFault("concurrency", "slots of group "+st.Group, err)
 	case !free:
-		f := messages.NewFault(messages.Overloaded, "all %d slots of the concurrency group %s are taken; the tool '%s' was not run; try again later",
+		f := messages.NewFault(messages.Overloaded,
+			"all %d slots of the concurrency group %s are taken; the tool '%s' was not run; try again later",
 			most, st.Group, def.Name).From("concurrency")
 		f.RetryAfter, f.Unsent = time.Second, true
 		return pipeline.Verdict{}, f
@@ -123,7 +125,8 @@ func (s *concurrency) before(ctx context.Context, c *messages.Call) (pipeline.Ve
 
 // take takes a slot if one is free; one that the attempt has already is renewed.
 func (s *concurrency) take(ctx context.Context, st slotState, most int, lease time.Duration) (free bool, err error) {
-	_, err = pipeline.Change(ctx, s.store("limits"), slotKey(st.Group), lease+time.Minute, func(t *slotTable) (bool, error) {
+	ttl := lease + time.Minute
+	_, err = pipeline.Change(ctx, s.store("limits"), slotKey(st.Group), ttl, func(t *slotTable) (bool, error) {
 		now := time.Now().UTC()
 		for slot, until := range t.Held {
 			if !now.Before(until) {
@@ -159,7 +162,8 @@ func (s *concurrency) after(ctx context.Context, c *messages.Call) (pipeline.Ver
 		return has, nil
 	})
 	if err != nil {
-		return pipeline.Continue(), fmt.Errorf("concurrency: slot of group %s not given back, it ends by itself: %w", st.Group, err)
+		return pipeline.Continue(), fmt.Errorf("concurrency: slot of group %s not given back, it ends by itself: %w",
+			st.Group, err)
 	}
 	return pipeline.Continue(), nil
 }

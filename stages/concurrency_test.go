@@ -34,7 +34,7 @@ func TestConcurrency(t *testing.T) {
 				*max = *now
 			}
 			mu.Unlock()
-			time.Sleep(time.Second)
+			<-time.After(time.Second)
 			mu.Lock()
 			*now--
 			mu.Unlock()
@@ -74,7 +74,7 @@ func TestConcurrency(t *testing.T) {
 			require.Equal(t, messages.Overloaded, out.Fault.Code)
 			require.True(t, out.Fault.Unsent)
 			require.Equal(t, time.Second, out.Fault.RetryAfter)
-			time.Sleep(70 * time.Second) // its deadline and the grace
+			<-time.After(70 * time.Second) // its deadline and the grace
 			require.Nil(t, c.Run(t, "x", `{}`).Fault)
 			require.Nil(t, c.Run(t, "x", `{}`).Fault)
 		})
@@ -90,15 +90,16 @@ func TestConcurrency(t *testing.T) {
 			pipeline.Start(waits)
 			_, err := s.Before(t.Context(), waits)
 			require.NoError(t, err)
-			time.Sleep(59 * time.Second)
+			<-time.After(59 * time.Second)
 			require.Equal(t, messages.Overloaded, c.Run(t, "x", `{}`).Fault.Code, "it may run now")
-			time.Sleep(11 * time.Second)
+			<-time.After(11 * time.Second)
 			require.Nil(t, c.Run(t, "x", `{}`).Fault)
 		})
 	})
 	t.Run("no slot during back-off", func(t *testing.T) {
 		t.Parallel()
-		c := limited(t, stages.Deps{}, map[string]string{"concurrency": "{groups: {db: 1}, wait: 0s}"}, fails(in("db"), 2, errors.New("boom")))
+		c := limited(t, stages.Deps{}, map[string]string{"concurrency": "{groups: {db: 1}, wait: 0s}"},
+			fails(in("db"), 2, errors.New("boom")))
 		probe := c.stage(t, "tool-retry")
 		after := probe.After
 		probe.After = func(ctx context.Context, call *messages.Call) (pipeline.Verdict, error) {
@@ -117,7 +118,8 @@ func TestConcurrency(t *testing.T) {
 	})
 	t.Run("a group without a limit", func(t *testing.T) {
 		t.Parallel()
-		c := limited(t, stages.Deps{}, map[string]string{"concurrency": "{groups: {db: 1}, wait: 0s}"}, gives(in("other"), `1`))
+		c := limited(t, stages.Deps{}, map[string]string{"concurrency": "{groups: {db: 1}, wait: 0s}"},
+			gives(in("other"), `1`))
 		require.Nil(t, c.Run(t, "x", `{}`).Fault)
 	})
 }

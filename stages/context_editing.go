@@ -2,7 +2,6 @@ package stages
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,7 +13,8 @@ import (
 	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
 
-// The strategies of context editing (S0-CEDIT-2..5, X-14).
+// The strategies of context editing: the first four decide by places, rounds and tokens which messages go;
+// CLEAR_TOOL_USES takes data out of old tool results and drops no message.
 const (
 	Trim           = "TRIM"
 	Summarize      = "SUMMARIZE"
@@ -42,11 +42,6 @@ func (s *Strategies) UnmarshalYAML(read func(any) error) error {
 	return nil
 }
 
-// UnmarshalJSON reads the same in JSON.
-func (s *Strategies) UnmarshalJSON(raw []byte) error {
-	return s.UnmarshalYAML(func(v any) error { return json.Unmarshal(raw, v) })
-}
-
 func (s *Strategies) set(names string) {
 	*s = nil
 	for name := range strings.SplitSeq(names, ",") {
@@ -56,28 +51,30 @@ func (s *Strategies) set(names string) {
 
 // ContextEditingConfig is agent.interceptor.context-editing.
 type ContextEditingConfig struct {
-	Common             `yaml:",inline"`
-	Strategy           Strategies `yaml:"strategy" json:"strategy" doc:"TRIM, SUMMARIZE, SLIDING_WINDOW, HYBRID, CLEAR_TOOL_USES, or a list of them in order."`
-	MaxTokens          int        `yaml:"max-tokens" json:"max-tokens" doc:"Tokens above which messages are edited."`
-	TrimKeepFirst      int        `yaml:"trim-keep-first" json:"trim-keep-first" doc:"Messages at the beginning that TRIM keeps."`
-	TrimKeepLast       int        `yaml:"trim-keep-last" json:"trim-keep-last" doc:"Messages at the end that TRIM and summaries keep."`
-	SummarizeThreshold int        `yaml:"summarize-threshold" json:"summarize-threshold" doc:"Tokens above which a summary is made."`
-	WindowRounds       int        `yaml:"window-rounds" json:"window-rounds" doc:"Rounds that SLIDING_WINDOW keeps."`
-	SummaryModel       string     `yaml:"summary-model" json:"summary-model" doc:"Model that writes summaries; empty: the model of the call."`
-	// How summaries are made and when.
-	SummaryGrowth     float64       `yaml:"summary-growth" json:"summary-growth" doc:"Share of the limit that a summary leaves free; the next one is made when the text has grown by so much."`
-	SummaryWindow     int           `yaml:"summary-window" json:"summary-window" doc:"Tokens that the summary model is given at most."`
-	SummaryTimeout    time.Duration `yaml:"summary-timeout" json:"summary-timeout" doc:"Longest wait for a summary."`
-	SummaryRetryAfter time.Duration `yaml:"summary-retry-after" json:"summary-retry-after" doc:"Time after a failed summary in which no other is tried for the conversation; the window keeps the limit."`
+	Common `yaml:",inline"`
+	// Strategy is one or several of Trim, Summarize, SlidingWindow, Hybrid and ClearToolUsing.
+	Strategy Strategies `yaml:"strategy" doc:"TRIM, SUMMARIZE, SLIDING_WINDOW, HYBRID, CLEAR_TOOL_USES, or a list."`
 
-	TokenCounter string `yaml:"token-counter" json:"token-counter" doc:"chars, calibrated, or tokenizer (needs the build tag tokenizer)."`
+	MaxTokens          int    `yaml:"max-tokens" doc:"Tokens above which messages are edited."`
+	TrimKeepFirst      int    `yaml:"trim-keep-first" doc:"Messages at the beginning that TRIM keeps."`
+	TrimKeepLast       int    `yaml:"trim-keep-last" doc:"Messages at the end that TRIM and summaries keep."`
+	SummarizeThreshold int    `yaml:"summarize-threshold" doc:"Tokens above which a summary is made."`
+	WindowRounds       int    `yaml:"window-rounds" doc:"Rounds that SLIDING_WINDOW keeps."`
+	SummaryModel       string `yaml:"summary-model" doc:"Model that writes summaries; empty: the model of the call."`
+	// A summary leaves SummaryGrowth of the limit free, and the next one is made when the text has grown by so much. In
+	// the pause after one that failed the window keeps the limit.
+	SummaryGrowth     float64       `yaml:"summary-growth" doc:"Share of the limit that a summary leaves free for growth."`
+	SummaryWindow     int           `yaml:"summary-window" doc:"Tokens that the summary model is given at most."`
+	SummaryTimeout    time.Duration `yaml:"summary-timeout" doc:"Longest wait for a summary."`
+	SummaryRetryAfter time.Duration `yaml:"summary-retry-after" doc:"Pause after a failed summary of a conversation."`
+
+	TokenCounter string `yaml:"token-counter" doc:"chars, calibrated, or tokenizer (needs the build tag tokenizer)."`
 	// TokenizerVocabulary is a file in the format of tiktoken, for token-counter: tokenizer (build tag tokenizer).
-	TokenizerVocabulary string        `yaml:"tokenizer-vocabulary" json:"tokenizer-vocabulary,omitempty" doc:"File of the vocabulary for tokenizer."`
-	ClearToolUses       ClearToolUses `yaml:"clear-tool-uses" json:"clear-tool-uses"`
+	TokenizerVocabulary string        `yaml:"tokenizer-vocabulary" doc:"File of the vocabulary for tokenizer."`
+	ClearToolUses       ClearToolUses `yaml:"clear-tool-uses"`
 }
 
-// defaultContextEditing holds the values of contracts T4.
-func defaultContextEditing() ContextEditingConfig {
+func defaultEditing() ContextEditingConfig {
 	return ContextEditingConfig{
 		Common:   Common{ApplyTo: []string{pipeline.ApplyAgent, pipeline.ApplySession}},
 		Strategy: Strategies{Hybrid}, MaxTokens: 8000, TrimKeepFirst: 2, TrimKeepLast: 10, SummarizeThreshold: 4000,
@@ -125,15 +122,15 @@ type Edited struct {
 	Cleared  int    `json:"clearedResults,omitempty"`
 	// Summary is "made", "cached", or why there is none.
 	Summary string `json:"summary,omitempty"`
-	// Over says that the result is still above max-tokens: what is pinned, or the newest round alone, exceeds it (CE-9).
+	// Over says that the result is still above max-tokens: what is pinned, or the newest round alone, exceeds it.
 	Over bool `json:"overBudget,omitempty"`
 	// Skipped says why a strategy over its threshold changed nothing.
 	Skipped string `json:"skipped,omitempty"`
 }
 
-// newContextEditing makes the stage that keeps the history within its budget (S0-CEDIT). System and developer
-// messages and the newest user message survive every strategy word for word (CE-10, CE-11); calls and results of
-// tools are kept or dropped together (CE-12). It fails open: where it cannot edit, the request goes on as it is.
+// newContextEditing makes the stage that keeps the history within its budget. System and developer messages and the
+// newest user message survive every strategy word for word; calls and results of tools are kept or dropped together. It
+// fails open: where it cannot edit, the request goes on as it is.
 func newContextEditing(conf *ContextEditingConfig, d Deps) (pipeline.Stage, error) {
 	counter, err := conversation.NewTokenCounter(conf.TokenCounter, conf.TokenizerVocabulary)
 	if err != nil {
@@ -178,15 +175,16 @@ func (e *contextEditor) before(ctx context.Context, c *messages.Call) (pipeline.
 			msgs, changed = out, true
 		}
 		e.deps.Log.Info("context editing", "call", c.ID, "strategy", s, "before", ed.Before, "after", ed.After,
-			"freed", ed.Before-ed.After,
-			"dropped", ed.Dropped, "cleared", ed.Cleared, "summary", ed.Summary, "skipped", ed.Skipped, "over", ed.Over)
+			"freed", ed.Before-ed.After, "dropped", ed.Dropped, "cleared", ed.Cleared,
+			"summary", ed.Summary, "skipped", ed.Skipped, "over", ed.Over)
 	}
 	c.Edited("context-editing", editedWords(done)...)
 	if changed {
 		c.SetRequest(view.Of(c.Wire).WithMessages(c.Request(), msgs))
 	}
+	// A second pass that changes nothing leaves the record of the first.
 	if _, noted := c.Notes[messages.NoteContextEditing]; changed || len(done) > 0 && !noted {
-		c.Note(messages.NoteContextEditing, done) // a second pass that changes nothing leaves the record of the first (CU-9)
+		c.Note(messages.NoteContextEditing, done)
 	}
 	return pipeline.Continue(), nil
 }
@@ -213,8 +211,10 @@ func editedWords(done []Edited) (out []string) {
 	return out
 }
 
-// run applies one strategy; acted is false below its threshold (CE-3, CU-1).
-func (e *contextEditor) run(ctx context.Context, c *messages.Call, strategy, model string, msgs []view.Msg) (out []view.Msg, ed Edited, acted bool) {
+// run applies one strategy; acted is false up to its threshold, and then no model is asked either.
+func (e *contextEditor) run(
+	ctx context.Context, c *messages.Call, strategy, model string, msgs []view.Msg,
+) (out []view.Msg, ed Edited, acted bool) {
 	if strategy == ClearToolUsing {
 		return e.clear(ctx, c, model, msgs)
 	}
@@ -225,11 +225,13 @@ func (e *contextEditor) run(ctx context.Context, c *messages.Call, strategy, mod
 		limit = e.conf.SummarizeThreshold
 	}
 	if ed.Before <= limit {
-		e.deps.Log.Debug("context editing: within its limit", "call", c.ID, "strategy", strategy, "tokens", ed.Before, "limit", limit)
+		e.deps.Log.Debug("context editing: within its limit", "call", c.ID, "strategy", strategy,
+			"tokens", ed.Before, "limit", limit)
 		return msgs, ed, false
 	}
 	h := conversation.ReadHistory(msgs)
 	h.Count(model, e.counter)
+	r := rolling{contextEditor: e, c: c, model: model, strategy: strategy, h: h, ed: &ed}
 	out = msgs
 	switch strategy {
 	case Trim:
@@ -237,9 +239,9 @@ func (e *contextEditor) run(ctx context.Context, c *messages.Call, strategy, mod
 	case SlidingWindow:
 		out = e.window(h, &ed)
 	case Summarize:
-		out = e.summarize(ctx, c, model, h, &ed)
+		out = r.summarize(ctx)
 	case Hybrid:
-		out = e.hybrid(ctx, c, model, h, &ed)
+		out = r.hybrid(ctx)
 	}
 	if ed.Dropped == 0 {
 		out = msgs
@@ -266,7 +268,9 @@ func (e *contextEditor) stays(ctx context.Context, tool string) bool {
 }
 
 // clear runs the editor of CLEAR_TOOL_USES and keeps its marks in the call.
-func (e *contextEditor) clear(ctx context.Context, c *messages.Call, model string, msgs []view.Msg) ([]view.Msg, Edited, bool) {
+func (e *contextEditor) clear(
+	ctx context.Context, c *messages.Call, model string, msgs []view.Msg,
+) (out []view.Msg, ed Edited, acted bool) {
 	var ids []string
 	c.Noted(messages.NoteCleared, &ids)
 	marked := make(map[string]bool, len(ids))
@@ -276,10 +280,13 @@ func (e *contextEditor) clear(ctx context.Context, c *messages.Call, model strin
 	edit := e.conf.ClearToolUses
 	edit.Excludes = func(tool string) bool { return e.stays(ctx, tool) }
 	out, done := edit.Apply(model, msgs, marked)
-	ed := Edited{Strategy: ClearToolUsing, Before: done.Before, After: done.After, Cleared: len(done.IDs), Skipped: done.Why}
+	ed = Edited{
+		Strategy: ClearToolUsing, Before: done.Before, After: done.After, Cleared: len(done.IDs), Skipped: done.Why,
+	}
 	ed.Over = ed.After > e.conf.ClearToolUses.Trigger
 	if done.Before <= e.conf.ClearToolUses.Trigger {
-		e.deps.Log.Debug("context editing: within its limit", "call", c.ID, "strategy", ClearToolUsing, "tokens", done.Before)
+		e.deps.Log.Debug("context editing: within its limit", "call", c.ID, "strategy", ClearToolUsing,
+			"tokens", done.Before)
 		return msgs, ed, false
 	}
 	for _, id := range done.IDs {

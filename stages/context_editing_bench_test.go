@@ -29,7 +29,8 @@ func historyOf(n int) []byte {
 	body := request(msgs[:n]...)
 	var tools []string
 	for i := range 30 {
-		tools = append(tools, fmt.Sprintf(`{"type":"function","function":{"name":"tool_%d","description":"does thing %d with words"}}`, i, i))
+		tools = append(tools,
+			fmt.Sprintf(`{"type":"function","function":{"name":"tool_%d","description":"does thing %d with words"}}`, i, i))
 	}
 	return rawjson.SetField(body, "tools", []byte("["+strings.Join(tools, ",")+"]"))
 }
@@ -37,7 +38,8 @@ func historyOf(n int) []byte {
 // everyModelStage makes each model stage of the registry with a configuration that gives it work.
 func everyModelStage(t testing.TB) []pipeline.Stage {
 	t.Helper()
-	d := stages.Deps{Store: memories(), Caller: &summariser{text: "a short summary"}, Serves: func(string) bool { return true }}
+	d := stages.Deps{Store: memories(), Caller: &summariser{text: "a short summary"},
+		Serves: func(string) bool { return true }}
 	limit := int64(1 << 40)
 	var out []pipeline.Stage
 	for _, spec := range stages.All() {
@@ -48,7 +50,8 @@ func everyModelStage(t testing.TB) []pipeline.Stage {
 		switch c := conf.(type) {
 		case *stages.ContextEditingConfig:
 			// Every strategy, with bounds that any history of the benchmarks is over.
-			for _, name := range []string{stages.Trim, stages.Summarize, stages.SlidingWindow, stages.Hybrid, stages.ClearToolUsing} {
+			for _, name := range []string{stages.Trim, stages.Summarize, stages.SlidingWindow, stages.Hybrid,
+				stages.ClearToolUsing} {
 				v := *c
 				v.Strategy, v.MaxTokens, v.SummarizeThreshold, v.WindowRounds = stages.Strategies{name}, 1200, 600, 2
 				v.ClearToolUses.Trigger = 100
@@ -65,7 +68,8 @@ func everyModelStage(t testing.TB) []pipeline.Stage {
 		case *stages.BudgetConfig:
 			c.TokensPerDay = &limit
 		case *stages.SubAgentConfig:
-			c.Agents = []stages.SubAgentSpec{{Name: "facts", Description: "knows facts", Keywords: []stages.SubAgentKeyword{{Keyword: "question", Weight: 10}}}}
+			c.Agents = []stages.SubAgentSpec{{Name: "facts", Description: "knows facts",
+				Keywords: []stages.SubAgentKeyword{{Keyword: "question", Weight: 10}}}}
 		}
 		s, _, err := spec.Make(conf, d)
 		require.NoError(t, err, spec.Name)
@@ -80,7 +84,10 @@ func passStage(t testing.TB, s pipeline.Stage, body, reply []byte) {
 	c.ID = "0190b0c0-0000-7000-8000-000000000000" // one id: what a stage keeps for each call does not grow
 	c.Deadline = time.Now().Add(time.Minute)
 	ctx := context.Background()
-	target := pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error { c.SetReply(reply); return nil })
+	target := pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+		c.SetReply(reply)
+		return nil
+	})
 	c, err := pipeline.Chain([]pipeline.Stage{s}, target).Call(ctx, c)
 	if err != nil || c.Fault != nil {
 		t.Fatalf("stage %s: %v %v", s.Name, err, c.Fault)

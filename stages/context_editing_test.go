@@ -1,6 +1,7 @@
 package stages_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -49,7 +50,8 @@ func TestTrim(t *testing.T) {
 		in := talk(20, 50)
 		c := edit(request(in...))
 		require.Equal(t, append(raws(in[:2]), raws(in[10:])...), lines(c))
-		require.Equal(t, []stages.Edited{{Strategy: stages.Trim, Before: 1000, After: 600, Dropped: 8, Over: true}}, edits(t, c))
+		require.Equal(t, []stages.Edited{{Strategy: stages.Trim, Before: 1000, After: 600, Dropped: 8, Over: true}},
+			edits(t, c))
 		require.True(t, strings.HasSuffix(string(c.Request()), `"x-big":9007199254740993}`), "other fields stay")
 	})
 	t.Run("CE-2 nothing in the middle", func(t *testing.T) {
@@ -93,7 +95,8 @@ func TestSlidingWindow(t *testing.T) {
 	in = append(in, msg("system", "be kind"))
 	for i := range 5 {
 		id := fmt.Sprint("c", i)
-		in = append(in, msg("user", sized(id, 20)), calling(id+" f"), result(id, sized(id, 20)), msg("assistant", sized(id, 20)))
+		in = append(in, msg("user", sized(id, 20)), calling(id+" f"), result(id, sized(id, 20)),
+			msg("assistant", sized(id, 20)))
 	}
 	edit := editor(t, stages.Deps{}, func(c *editing) {
 		c.Strategy, c.MaxTokens, c.WindowRounds = stages.Strategies{stages.SlidingWindow}, 100, 3
@@ -145,7 +148,7 @@ func TestStrategyLists(t *testing.T) {
 		t.Parallel()
 		for _, text := range []string{`"HYBRID,TRIM"`, `["HYBRID","TRIM"]`, `"HYBRID, TRIM"`} {
 			var s stages.Strategies
-			require.NoError(t, s.UnmarshalJSON([]byte(text)))
+			require.NoError(t, s.UnmarshalYAML(func(v any) error { return json.Unmarshal([]byte(text), v) }))
 			require.Equal(t, stages.Strategies{"HYBRID", "TRIM"}, s, text)
 		}
 	})
@@ -154,7 +157,8 @@ func TestStrategyLists(t *testing.T) {
 // TestStrategyProperties holds CE-10..CE-13 for every strategy over any valid history.
 func TestStrategyProperties(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{stages.Trim, stages.Summarize, stages.SlidingWindow, stages.Hybrid, stages.ClearToolUsing} {
+	for _, name := range []string{stages.Trim, stages.Summarize, stages.SlidingWindow, stages.Hybrid,
+		stages.ClearToolUsing} {
 		t.Run("CE-10 CE-11 CE-12 CE-13 "+name, func(t *testing.T) {
 			t.Parallel()
 			rapid.Check(t, func(r *rapid.T) {
@@ -238,7 +242,8 @@ func TestLongHistoryThroughAllStages(t *testing.T) {
 	t.Parallel()
 	in, _ := stages.RepairPairs(long(200))
 	require.Greater(t, len(request(in...)), 300_000)
-	for _, strategy := range [][]string{{stages.Trim}, {stages.Summarize}, {stages.SlidingWindow}, {stages.Hybrid}, {stages.ClearToolUsing},
+	for _, strategy := range [][]string{{stages.Trim}, {stages.Summarize}, {stages.SlidingWindow}, {stages.Hybrid},
+		{stages.ClearToolUsing},
 		{stages.ClearToolUsing, stages.Hybrid}} {
 		t.Run(strings.Join(strategy, "+"), func(t *testing.T) {
 			t.Parallel()
@@ -296,7 +301,8 @@ func TestContextEditingYAML(t *testing.T) {
 			require.Equal(t, want, c.Strategy)
 			require.True(t, *c.Enabled)
 			require.Equal(t, []string{"agent", "session"}, c.ApplyTo)
-			require.Equal(t, []int{8000, 2, 10, 4000, 3}, []int{c.MaxTokens, c.TrimKeepFirst, c.TrimKeepLast, c.SummarizeThreshold, c.WindowRounds})
+			require.Equal(t, []int{8000, 2, 10, 4000, 3},
+				[]int{c.MaxTokens, c.TrimKeepFirst, c.TrimKeepLast, c.SummarizeThreshold, c.WindowRounds})
 			require.Equal(t, stages.ClearToolUses{Trigger: 100000, Keep: 1, Placeholder: "[cleared]"}, c.ClearToolUses)
 		}
 	}

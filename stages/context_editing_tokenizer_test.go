@@ -37,7 +37,8 @@ func TestTokenizerReadsAVocabulary(t *testing.T) {
 	for name, text := range map[string]string{"line 1": "x", "no token": "\n"} {
 		bad := filepath.Join(t.TempDir(), "bad")
 		require.NoError(t, os.WriteFile(bad, []byte(text), 0o600))
-		_, err := shaping(t, "context-editing", stages.Deps{}, func(c *editing) { c.TokenCounter, c.TokenizerVocabulary = "tokenizer", bad })
+		_, err := shaping(t, "context-editing", stages.Deps{},
+			func(c *editing) { c.TokenCounter, c.TokenizerVocabulary = "tokenizer", bad })
 		require.ErrorContains(t, err, name)
 	}
 	_, err = shaping(t, "context-editing", stages.Deps{}, func(c *editing) { c.TokenCounter = "tokenizer" })

@@ -28,8 +28,10 @@ func TestChars(t *testing.T) {
 		"S3-CLEAR-8 runes":     {msg("user", "中文中文"), 1},
 		"S3-CLEAR-8 arguments": {calling(`a f {"q":"12"}`), 3},
 		"S3-CLEAR-8 result":    {result("a-long-id", "abcdefgh"), 2},
-		"S3-CLEAR-8 parts":     {chat.Msg{Raw: []byte(`{"role":"user","content":[{"type":"text","text":"abcd"},{"type":"image_url","image_url":{"url":"data:..."}}]}`)}, 1},
-		"nothing":              {chat.Msg{Raw: []byte(`null`)}, 0},
+		"S3-CLEAR-8 parts": {
+			chat.Msg{Raw: []byte(`{"role":"user","content":[{"type":"text","text":"abcd"},` +
+				`{"type":"image_url","image_url":{"url":"data:..."}}]}`)}, 1},
+		"nothing": {chat.Msg{Raw: []byte(`null`)}, 0},
 	} {
 		require.Equal(t, tc.want, conversation.Chars{}.Count("m", []chat.Msg{tc.in}), name)
 	}
@@ -77,7 +79,8 @@ func truth(msgs []chat.Msg) int {
 // that of chars.
 func TestCalibrated(t *testing.T) {
 	t.Parallel()
-	words := strings.Fields("the cat and a reconciliation of invoices is over there with some documentation 42 2026 we met, and so: on. yes! 请查询天气 数据分析报告")
+	words := strings.Fields("the cat and a reconciliation of invoices is over there with some documentation 42 2026 we " +
+		"met, and so: on. yes! 请查询天气 数据分析报告")
 	for _, seed := range []uint64{1, 2, 3, 4, 5} {
 		t.Run(fmt.Sprint("contracts 23 seed ", seed), func(t *testing.T) {
 			t.Parallel()
@@ -95,7 +98,8 @@ func TestCalibrated(t *testing.T) {
 			var errs, plain float64
 			for turn := range 70 {
 				id := fmt.Sprint("c", turn)
-				msgs = append(msgs, msg("user", text()), calling(id+` f {"query":"`+text()+`","limit":10}`), result(id, `{"rows":[1,2,3],"text":"`+text()+`"}`))
+				msgs = append(msgs, msg("user", text()), calling(id+` f {"query":"`+text()+`","limit":10}`),
+					result(id, `{"rows":[1,2,3],"text":"`+text()+`"}`))
 				if len(msgs) > 60 {
 					msgs = append(msgs[:1:1], msgs[31:]...)
 				}
@@ -119,16 +123,19 @@ func TestCalibratedLearnsNothingWrong(t *testing.T) {
 	k := conversation.NewCalibrated()
 	in := talk(4, 50)
 	before := k.Count("m", in)
-	for _, reply := range []string{``, `null`, `{}`, `{"usage":null}`, `{"usage":{"prompt_tokens":0}}`, `{"usage":{"prompt_tokens":"x"}}`,
+	for _, reply := range []string{``, `null`, `{}`, `{"usage":null}`, `{"usage":{"prompt_tokens":0}}`,
+		`{"usage":{"prompt_tokens":"x"}}`,
 		`{"usage":{"prompt_tokens":-5}}`, `{"usage":{"prompt_tokens":99999999}}`} {
 		k.Learn("", request(in...), []byte(reply))
 	}
-	k.Learn("", []byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url"}]}]}`), []byte(`{"usage":{"prompt_tokens":9}}`))
+	k.Learn("", []byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url"}]}]}`),
+		[]byte(`{"usage":{"prompt_tokens":9}}`))
 	require.Equal(t, before, k.Count("m", in))
 	var wg sync.WaitGroup
 	for i := range 400 {
 		wg.Go(func() {
-			k.Learn("", rawjson.SetFieldString(request(in...), "model", fmt.Sprint("m", i)), []byte(`{"usage":{"prompt_tokens":90}}`))
+			k.Learn("", rawjson.SetFieldString(request(in...), "model", fmt.Sprint("m", i)),
+				[]byte(`{"usage":{"prompt_tokens":90}}`))
 			k.Count(fmt.Sprint("m", i), in)
 		})
 	}

@@ -27,8 +27,8 @@ type summaryMark struct {
 	Until  time.Time `json:"until,omitzero"`
 }
 
-// summaryMarks is what the store keeps of a conversation: its latest marks, newest last. More than one, so that a caller
-// who goes back and edits, and calls of one session that run at once, find what was paid for.
+// summaryMarks is what the store keeps of a conversation: its latest marks, newest last. There is more than one, so
+// that a caller who goes back and edits, and calls of one session that run at once, find what was paid for.
 type summaryMarks struct {
 	Marks []summaryMark `json:"marks"`
 }
@@ -57,11 +57,11 @@ type rolling struct {
 	strategy string
 	h        *conversation.History
 	ed       *Edited
-	most     int      // tokens that the result may have
-	rounds   int      // and rounds
-	talk     []int    // the atoms that may be cut, by their place in h.Atoms
-	sums     []string // of the first n of them
-	deep     func(r *rolling) int
+	most     int        // tokens that the result may have
+	rounds   int        // and rounds
+	talk     []int      // the atoms that may be cut, by their place in h.Atoms
+	sums     []string   // of the first n of them
+	deep     func() int // how many of them the next step cuts
 }
 
 // roll edits a history by summary and window. What was summarised stays as it is while the result is within its limits:
@@ -87,7 +87,7 @@ func (r *rolling) roll(ctx context.Context) []view.Msg {
 			return out
 		}
 	}
-	cut := max(r.deep(r), m.Cut)
+	cut := max(r.deep(), m.Cut)
 	switch {
 	case cut == 0:
 		return r.h.Msgs
@@ -99,12 +99,13 @@ func (r *rolling) roll(ctx context.Context) []view.Msg {
 		return r.apply("", cut)
 	}
 	next := summaryMark{Cut: cut, Sum: r.sums[cut], Said: cut}
-	text, how := r.ask(ctx, r.c, r.model, m, next.Sum, r.since(m.Said, cut))
+	text, how := r.ask(ctx, m, next.Sum, r.since(m.Said, cut))
 	if text == "" {
-		r.deps.Log.Warn("context editing: no summary", "call", r.c.ID, "why", how, "retry after", r.conf.SummaryRetryAfter)
+		r.deps.Log.Warn("context editing: no summary", "call", r.c.ID, "why", how,
+			"retryAfter", r.conf.SummaryRetryAfter)
 		next.Text, next.Said, next.Failed, next.Until = m.Text, m.Said, how, now.Add(r.conf.SummaryRetryAfter).UTC()
 	} else {
-		next.Text = r.clip(r.c.Wire, r.model, text, r.bound(cut))
+		next.Text = r.clip(text, r.bound(cut))
 	}
 	r.keep(ctx, store, key, next)
 	if next.Failed != "" {

@@ -32,7 +32,8 @@ type bill struct{ paid, saved, steps, stable int }
 
 func billOf(t testing.TB, strategy string, turns int) (b bill) {
 	who := &summariser{text: sized("what was said so far ", 400)}
-	s := mustShape(t, "context-editing", stages.Deps{Store: memories(), Caller: who}, func(c *editing) { c.Strategy = stages.Strategies{strategy} })
+	s := mustShape(t, "context-editing", stages.Deps{Store: memories(), Caller: who},
+		func(c *editing) { c.Strategy = stages.Strategies{strategy} })
 	history := []chat.Msg{msg("system", sized("be kind ", 100))}
 	var was []string
 	for i := range turns {
@@ -179,7 +180,7 @@ func TestAFailedSummaryIsNotTriedAgainWithinItsTime(t *testing.T) {
 				require.Positive(t, edits(t, c)[0].Dropped)
 			}
 			require.Len(t, who.calls, 1, strategy)
-			time.Sleep(11 * time.Minute) // the bubble's clock
+			<-time.After(11 * time.Minute) // the bubble's clock
 			who.fault, who.text = nil, "S"
 			c := call(request(historyTo(20)...))
 			c.Deadline = time.Now().Add(time.Minute)

@@ -19,7 +19,9 @@ import (
 )
 
 // summaryStage makes a context-editing stage with a summariser.
-func summaryStage(t *testing.T, who pipeline.Caller, strategy string, set func(*editing)) (pipeline.Stage, stages.Deps) {
+func summaryStage(
+	t *testing.T, who pipeline.Caller, strategy string, set func(*editing),
+) (pipeline.Stage, stages.Deps) {
 	d := stages.Deps{Store: memories(), Caller: who}
 	return mustShape(t, "context-editing", d, func(c *editing) {
 		c.Strategy = stages.Strategies{strategy}
@@ -66,7 +68,8 @@ func TestSummarize(t *testing.T) {
 		require.Equal(t, 10, e.Dropped)
 
 		k := who.calls[0]
-		require.Equal(t, [...]string{"acme", "s1", "r1", "u1", c.ID, "model"}, [...]string{k.Tenant, k.Session, k.Run, k.User, k.Parent, string(k.Kind)})
+		require.Equal(t, [...]string{"acme", "s1", "r1", "u1", c.ID, "model"},
+			[...]string{k.Tenant, k.Session, k.Run, k.User, k.Parent, string(k.Kind)})
 		require.Subset(t, k.Skip, []string{"context-editing", "todo-list", "tool-selection", "sub-agent", "pair-repair"})
 		require.WithinDuration(t, time.Now().Add(20*time.Second), k.Deadline, 5*time.Second)
 		require.Equal(t, "m", chat.ModelName(k.Request()))
@@ -155,7 +158,8 @@ func TestHybrid(t *testing.T) {
 	in := []chat.Msg{msg("system", sized("be kind ", 100))}
 	for i := range 20 {
 		id := fmt.Sprint("c", i)
-		in = append(in, msg("user", sized(id, 100)), calling(id+" f"), result(id, sized(id, 600)), msg("assistant", sized(id, 100)))
+		in = append(in, msg("user", sized(id, 100)), calling(id+" f"), result(id, sized(id, 600)),
+			msg("assistant", sized(id, 100)))
 	}
 	t.Run("CE-9 summary, then window, within the budget", func(t *testing.T) {
 		t.Parallel()

@@ -28,7 +28,7 @@ type Deps struct {
 	// Section returns the decoded configuration of another section under agent.interceptor (a pointer), or nil; for
 	// stages that share settings (tool-pii uses the rules of pii). It may be nil.
 	Section func(name string) any
-	// Provider names the provider of a model, empty if unknown; nil means that it is not known here (FB-11).
+	// Provider names the provider of a model, empty if unknown; nil means that it is not known here.
 	Provider func(model string) string
 	// Tools finds tool definitions, Parser reads arguments against them, and Rules (key `tool` of the configuration)
 	// fill in what a tool does not declare. Only the tool stages need them; Parser and Rules have defaults.
@@ -43,6 +43,7 @@ type Deps struct {
 	Objects evicted.Objects
 	// Texts is the language of what stages say to models and callers: en (also if empty) or zh.
 	Texts string
-	// Explicit reports whether a key of the configuration was written by the operator (FB-12).
+	// Explicit reports whether a key of the configuration was written by the operator; nil means that it is not known
+	// here.
 	Explicit func(path string) bool
 }

@@ -19,9 +19,9 @@ import (
 )
 
 // harness is an onion as the bus would move it, without a bus: between any two steps the call goes through its wire
-// form, and each phase first runs once on a copy that is thrown away, as after a crash (redelivery). Each phase is asked
-// over the wire. A stage that keeps state outside the call, that counts twice, or that looks at what it does not declare
-// to read, does not pass its tests here.
+// form, and each phase first runs once on a copy that is thrown away, as after a crash (redelivery). Each phase is
+// asked over the wire. A stage that keeps state outside the call, that counts twice, or that looks at what it does not
+// declare to read, does not pass its tests here.
 type harness struct {
 	Stages []pipeline.Stage
 	Target pipeline.Target

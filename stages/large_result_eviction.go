@@ -16,23 +16,25 @@ import (
 	"github.com/shallot-nats/shallot/stages/internal/quota"
 )
 
-// LargeResultEvictionConfig is agent.interceptor.large-result-eviction (S0-EVICT-7).
+// LargeResultEvictionConfig is agent.interceptor.large-result-eviction.
 type LargeResultEvictionConfig struct {
 	Common              `yaml:",inline"`
-	TokenThreshold      int    `yaml:"token-threshold" json:"token-threshold" doc:"Tokens above which a result is moved away."`
-	EvictionDir         string `yaml:"eviction-dir" json:"eviction-dir" doc:"Directory, where eviction-store is dir."`
-	PreserveSampleChars int    `yaml:"preserve-sample-chars" json:"preserve-sample-chars" doc:"Characters at the beginning that stay."`
-	EvictionStore       string `yaml:"eviction-store" json:"eviction-store" doc:"object (the object store of NATS) or dir."`
+	TokenThreshold      int    `yaml:"token-threshold" doc:"Tokens above which a result is moved away."`
+	EvictionDir         string `yaml:"eviction-dir" doc:"Directory, where eviction-store is dir."`
+	PreserveSampleChars int    `yaml:"preserve-sample-chars" doc:"Characters at the beginning that stay."`
+	EvictionStore       string `yaml:"eviction-store" doc:"object (the object store of NATS) or dir."`
 }
 
-func largeResultEvictionDefaults() LargeResultEvictionConfig {
-	return LargeResultEvictionConfig{TokenThreshold: 20000, EvictionDir: "/tmp/agent-evict", PreserveSampleChars: 500, EvictionStore: evictToObject}
+func defaultEviction() LargeResultEvictionConfig {
+	return LargeResultEvictionConfig{
+		TokenThreshold: 20000, EvictionDir: "/tmp/agent-evict", PreserveSampleChars: 500, EvictionStore: evictToObject,
+	}
 }
 
 const (
 	evictToObject = "object"
 	evictToDir    = "dir"
-	// failedSample is how many times the sample's characters are kept when the whole cannot be saved (S0-EVICT-6).
+	// failedSample is how many times the sample's characters are kept when the whole cannot be saved.
 	failedSample = 4
 )
 
@@ -56,23 +58,25 @@ type largeResultEviction struct {
 	log   *slog.Logger
 }
 
-// newLargeResultEviction makes the stage that moves a large result out of the way of the model (S0-EVICT-1 to 7). A
-// result of more than token-threshold tokens, a quarter of its characters, is saved whole and replaced by its first
-// characters, the path and the size. A streamed result passes at once as far as it could stand before those two lines;
-// the rest is held back until its size is known (EV-13). A tool may have a limit of its own, or none (max-result). It stands inner to the
-// cache, so that a hit is never larger than a miss (X-5).
+// newEviction makes the stage that moves a large result out of the way of the model. A result of more than
+// token-threshold tokens, a quarter of its characters, is saved whole and replaced by its first characters, the path
+// and the size. A streamed result passes at once as far as it could stand before those two lines; the rest is held back
+// until its size is known. A tool may have a limit of its own, or none (max-result). The stage stands inner to the
+// cache, so that a hit is never larger than a miss.
 //
 // The path is <agent>/<tool>_<milliseconds>.txt, with the tenant before it where it is not the default one; each part
 // passes messages.Token. A result of a tool whose cache the tenants share lies under =shared/ instead, for all of them.
-// ReadEvicted reads parts back. If the whole cannot be saved, four times as many characters and
-// a marker stay, and no path is named (EV-6).
-func newLargeResultEviction(cfg *LargeResultEvictionConfig, d Deps) (pipeline.Stage, error) {
+// ReadEvicted reads parts back. If the whole cannot be saved, four times as many characters and a marker stay, and no
+// path is named.
+func newEviction(cfg *LargeResultEvictionConfig, d Deps) (pipeline.Stage, error) {
 	tools, err := newToolPolicies(d)
 	if err != nil {
 		return pipeline.Stage{}, err
 	}
 	l := &largeResultEviction{cfg: *cfg, tools: tools, texts: texts.In(d.Texts), log: d.Log}
-	s := pipeline.Stage{After: l.after, Filter: l.filter, Reads: []string{"reply"}, Writes: []string{"reply"}}
+	s := pipeline.Stage{
+		Role: pipeline.RoleEvict, After: l.after, Filter: l.filter, Reads: []string{"reply"}, Writes: []string{"reply"},
+	}
 	if cfg.EvictionStore == evictToDir {
 		dir := evicted.InDir{Dir: cfg.EvictionDir}
 		l.keep, s.Sweep, s.SweepEvery = dir, dir.Sweep, time.Hour
@@ -172,11 +176,11 @@ func (l *largeResultEviction) savedLines(path string) string {
 // reserve is the room of the lines that stand after what was let pass, with the longest numbers.
 func (l *largeResultEviction) reserve(c *messages.Call) int {
 	base, _, _ := cutVersion(c.Tool)
-	longest := 0
-	for _, name := range []string{evicted.Name(c.Tenant, c.Agent, base, longestMs, longestSuffix), evicted.SharedName(base, longestMs, longestSuffix)} {
-		longest = max(longest, utf8.RuneCountInString(l.savedLines(l.keep.Path(name))+l.texts.Size(longestMs)))
+	room := func(name string) int {
+		return utf8.RuneCountInString(l.savedLines(l.keep.Path(name)) + l.texts.Size(longestMs))
 	}
-	return longest
+	return max(room(evicted.Name(c.Tenant, c.Agent, base, longestMs, longestSuffix)),
+		room(evicted.SharedName(base, longestMs, longestSuffix)))
 }
 
 const (

@@ -88,7 +88,8 @@ func TestEvictionOfStreams(t *testing.T) {
 			require.Equal(t, big[:len(s.before)], s.before)
 			require.Greater(t, len(s.before), 79000, "chunks before the limit pass at once")
 			at := path(t, s.call)
-			require.Equal(t, s.before+"...\n[完整结果已保存至: "+at+"]\n[原始大小: 85000 chars, Token≈21250]", s.whole, "the rest is replaced")
+			require.Equal(t, s.before+"...\n[完整结果已保存至: "+at+"]\n[原始大小: 85000 chars, Token≈21250]",
+				s.whole, "the rest is replaced")
 			require.LessOrEqual(t, utf8.RuneCountInString(s.whole)/4, 20000, "X-5")
 			require.Equal(t, big, whole(t, e.reader, "default", at), "EV-4")
 			again := e.Stream(t, toolCall("t", `{"other":1}`))
@@ -148,10 +149,11 @@ func TestEvictionOfStreams(t *testing.T) {
 		})
 		t.Run("EV-13 structured content", func(t *testing.T) {
 			structured := []byte(`{"v":"` + big + `"}`)
-			e := make("enabled: true", streams(reading("t"), func(_ context.Context, _ int, inv toolbox.Invocation) (toolbox.Result, error) {
-				inv.Chunk(big[:79999])
-				return toolbox.Result{Structured: structured}, nil
-			}))
+			e := make("enabled: true", streams(reading("t"),
+				func(_ context.Context, _ int, inv toolbox.Invocation) (toolbox.Result, error) {
+					inv.Chunk(big[:79999])
+					return toolbox.Result{Structured: structured}, nil
+				}))
 			s := e.Stream(t, toolCall("t", `{}`))
 			require.Nil(t, s.fault)
 			require.Equal(t, big[:len(s.before)], s.before)
@@ -164,7 +166,8 @@ func TestEvictionOfStreams(t *testing.T) {
 		s := c.Stream(t, toolCall("t", `{}`))
 		require.Nil(t, s.fault)
 		require.Greater(t, len(s.before), 79000)
-		require.Equal(t, s.before+"...\n[结果过长,保存失败,已截断]\n[原始大小: 85000 chars, Token≈21250]", s.whole)
+		require.Equal(t, s.before+"...\n[结果过长,保存失败,已截断]\n[原始大小: 85000 chars, Token≈21250]",
+			s.whole)
 	})
 }
 
@@ -180,10 +183,12 @@ func TestStreamsThroughToolStages(t *testing.T) {
 	t.Run("EV-13 any text in any pieces", func(t *testing.T) {
 		t.Parallel()
 		rapid.Check(t, func(rt *rapid.T) {
-			text := rapid.OneOf(rapid.StringN(1, 700, -1), rapid.Map(rapid.SliceOfN(rapid.Byte(), 1, 300), func(b []byte) string { return string(b) })).Draw(rt, "text")
+			text := rapid.OneOf(rapid.StringN(1, 700, -1),
+				rapid.Map(rapid.SliceOfN(rapid.Byte(), 1, 300), func(b []byte) string { return string(b) })).Draw(rt, "text")
 			cuts := rapid.SliceOfN(rapid.IntRange(1, 60), 1, 20).Draw(rt, "cuts")
 			o := &memoryObjects{}
-			c := newToolChain(t, stages.Deps{Objects: o}, map[string]string{"large-result-eviction": "{token-threshold: 50, preserve-sample-chars: 10}"},
+			c := newToolChain(t, stages.Deps{Objects: o},
+				map[string]string{"large-result-eviction": "{token-threshold: 50, preserve-sample-chars: 10}"},
 				streams(reading("t"), func(_ context.Context, _ int, inv toolbox.Invocation) (toolbox.Result, error) {
 					for i, rest := 0, text; rest != ""; i++ {
 						n := min(cuts[i%len(cuts)], len(rest))
@@ -208,7 +213,8 @@ func TestStreamsThroughToolStages(t *testing.T) {
 	})
 	t.Run("a stage that rewrites results holds them back", func(t *testing.T) {
 		t.Parallel()
-		c := newToolChain(t, stages.Deps{}, map[string]string{"tool-pii": "{enabled: true, rules: [{type: email, strategy: REDACT}]}"},
+		c := newToolChain(t, stages.Deps{},
+			map[string]string{"tool-pii": "{enabled: true, rules: [{type: email, strategy: REDACT}]}"},
 			pieces(reading("t"), "write to joe@example.com today", 3, nil))
 		s := c.Stream(t, toolCall("t", `{}`))
 		require.Nil(t, s.fault)
@@ -267,11 +273,13 @@ func TestFailuresOfStreams(t *testing.T) {
 	})
 	t.Run("a result that is not what was shown", func(t *testing.T) {
 		t.Parallel()
-		for name, r := range map[string]toolbox.Result{"other": {Content: []byte("else")}, "error result": {Content: []byte("no such row"), IsError: true}} {
-			c := newToolChain(t, stages.Deps{}, nil, streams(reading("t"), func(_ context.Context, _ int, inv toolbox.Invocation) (toolbox.Result, error) {
-				inv.Chunk("some rows")
-				return r, nil
-			}))
+		for name, r := range map[string]toolbox.Result{"other": {Content: []byte("else")},
+			"error result": {Content: []byte("no such row"), IsError: true}} {
+			c := newToolChain(t, stages.Deps{}, nil, streams(reading("t"),
+				func(_ context.Context, _ int, inv toolbox.Invocation) (toolbox.Result, error) {
+					inv.Chunk("some rows")
+					return r, nil
+				}))
 			s := c.Stream(t, toolCall("t", `{}`))
 			require.Equal(t, messages.StreamCut, s.fault.Code, name)
 			require.Equal(t, "some rows", s.whole)
@@ -295,9 +303,10 @@ func TestFailuresOfStreams(t *testing.T) {
 	t.Run("a stage that fails after it", func(t *testing.T) {
 		t.Parallel()
 		c := newToolChain(t, stages.Deps{}, nil, pieces(reading("t"), "the whole result", 3, nil))
-		c.Stages = append(c.Stages, pipeline.Stage{Name: "strict", Kind: messages.Tool, Order: 60, FailClosed: true, After: func(context.Context, *messages.Call) (pipeline.Verdict, error) {
-			return pipeline.Verdict{}, errors.New("no licence")
-		}})
+		c.Stages = append(c.Stages, pipeline.Stage{Name: "strict", Kind: messages.Tool, Order: 60, FailClosed: true,
+			After: func(context.Context, *messages.Call) (pipeline.Verdict, error) {
+				return pipeline.Verdict{}, errors.New("no licence")
+			}})
 		s := c.Stream(t, toolCall("t", `{}`))
 		require.Equal(t, "the whole result", s.whole)
 		require.Equal(t, []any{messages.StreamCut, messages.StageError}, []any{s.fault.Code, s.fault.Last})

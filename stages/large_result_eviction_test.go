@@ -119,7 +119,8 @@ func TestEviction(t *testing.T) {
 	big := strings.Repeat("a", 85000)
 	bothEvictions(t, func(t *testing.T, make func(string, ...chainTool) evictions) {
 		t.Run("EV-1 S0-EVICT-3", func(t *testing.T) {
-			e := make("enabled: true", gives(reading("t"), strings.Repeat("a", 80000)), gives(reading("u"), strings.Repeat("a", 80003)), gives(reading("v"), strings.Repeat("a", 80004)))
+			e := make("enabled: true", gives(reading("t"), strings.Repeat("a", 80000)),
+				gives(reading("u"), strings.Repeat("a", 80003)), gives(reading("v"), strings.Repeat("a", 80004)))
 			for name, n := range map[string]int{"t": 80000, "u": 80003} {
 				text, _ := e.send(t, name, "").ReplyText()
 				require.Len(t, text, n)
@@ -127,11 +128,13 @@ func TestEviction(t *testing.T) {
 			path(t, e.send(t, "v", ""))
 		})
 		t.Run("EV-3 EV-4 EV-5", func(t *testing.T) {
-			e := make("enabled: true", gives(reading("t"), big), gives(reading("n"), big), gives(reading("j"), `{"v":"`+big+`"}`), gives(reading("q"), string(rawjson.Encode(big))))
+			e := make("enabled: true", gives(reading("t"), big), gives(reading("n"), big),
+				gives(reading("j"), `{"v":"`+big+`"}`), gives(reading("q"), string(rawjson.Encode(big))))
 			out := e.send(t, "t", "g1")
 			at := path(t, out)
 			text, _ := out.ReplyText()
-			require.Equal(t, big[:500]+"...\n[完整结果已保存至: "+at+"]\n[原始大小: 85000 chars, Token≈21250]", text, "S0-EVICT-5")
+			require.Equal(t, big[:500]+"...\n[完整结果已保存至: "+at+"]\n[原始大小: 85000 chars, Token≈21250]",
+				text, "S0-EVICT-5")
 			require.Equal(t, big, whole(t, e.reader, "default", at), "EV-4")
 			dir, file := filepath.Split(at)
 			require.True(t, strings.HasSuffix(dir, "/g1/"), at)
@@ -194,7 +197,8 @@ func TestEviction(t *testing.T) {
 			}
 		})
 		t.Run("structured content goes too", func(t *testing.T) {
-			e := make("enabled: true", gives(reading("t"), toolbox.Result{Content: []byte("short"), Structured: []byte(`{"v":"` + big + `"}`)}))
+			e := make("enabled: true", gives(reading("t"),
+				toolbox.Result{Content: []byte("short"), Structured: []byte(`{"v":"` + big + `"}`)}))
 			out := e.send(t, "t", "")
 			require.NotContains(t, out.Notes, messages.NoteStructured)
 			require.Equal(t, `{"v":"`+big+`"}`, whole(t, e.reader, "default", path(t, out)))
@@ -235,15 +239,17 @@ func TestEvictionFailure(t *testing.T) {
 		config string
 		d      stages.Deps
 	}{
-		"EV-6 dir":              {config: fmt.Sprintf("{eviction-store: dir, eviction-dir: %q}", file)},
-		"EV-6 object":           {d: stages.Deps{Objects: &memoryObjects{err: errors.New("full")}}},
-		"EV-6 no store":         {},
-		"EV-6 the KV store too": {d: stages.Deps{Objects: &memoryObjects{}, Store: func(string) pipeline.Store { return harnessDown{} }}},
+		"EV-6 dir":      {config: fmt.Sprintf("{eviction-store: dir, eviction-dir: %q}", file)},
+		"EV-6 object":   {d: stages.Deps{Objects: &memoryObjects{err: errors.New("full")}}},
+		"EV-6 no store": {},
+		"EV-6 the KV store too": {d: stages.Deps{Objects: &memoryObjects{},
+			Store: func(string) pipeline.Store { return harnessDown{} }}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			def := reading("t")
-			c := newToolChain(t, row.d, map[string]string{"large-result-eviction": row.config}, gives(def, strings.Repeat("a", 85000)))
+			c := newToolChain(t, row.d, map[string]string{"large-result-eviction": row.config},
+				gives(def, strings.Repeat("a", 85000)))
 			out := c.Run(t, "t", `{}`)
 			require.Nil(t, out.Fault, "S0-EVICT-6")
 			text, _ := out.ReplyText()
@@ -258,17 +264,21 @@ func TestReadEvictedKeepsTenantsApart(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	dir := t.TempDir()
-	o := &memoryObjects{data: map[string][]byte{"g1/t_1.txt": []byte("default's"), "t1/g1/t_1.txt": []byte("t1's"), "secret": []byte("x")}}
+	o := &memoryObjects{data: map[string][]byte{"g1/t_1.txt": []byte("default's"), "t1/g1/t_1.txt": []byte("t1's"),
+		"secret": []byte("x")}}
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "a"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "a", "t_1.txt"), []byte("file"), 0o600))
 	require.NoError(t, os.Symlink("/etc/passwd", filepath.Join(dir, "a", "p_1.txt")))
 	r := evicted.Reader{Objects: o, Dir: dir}
 	for _, row := range []struct{ tenant, path, want string }{
-		{"default", "shallot-evicted/g1/t_1.txt", "default's"}, {"default", "g1/t_1.txt", "default's"}, {"", "g1/t_1.txt", "default's"},
+		{"default", "shallot-evicted/g1/t_1.txt", "default's"}, {"default", "g1/t_1.txt", "default's"},
+		{"", "g1/t_1.txt", "default's"},
 		{"t1", "shallot-evicted/t1/g1/t_1.txt", "t1's"}, {"default", filepath.Join(dir, "a", "t_1.txt"), "file"},
-		{"default", strings.TrimPrefix(filepath.Join(dir, "a", "t_1.txt"), "/"), "file"}, {"t1", strings.TrimPrefix(filepath.Join(dir, "a", "t_1.txt"), "/"), ""},
+		{"default", strings.TrimPrefix(filepath.Join(dir, "a", "t_1.txt"), "/"), "file"},
+		{"t1", strings.TrimPrefix(filepath.Join(dir, "a", "t_1.txt"), "/"), ""},
 		{"default", "t1/g1/t_1.txt", ""}, {"t1", "g1/t_1.txt", ""}, {"t2", "t1/g1/t_1.txt", ""}, {"default", "secret", ""},
-		{"default", "../a/t_1.txt", ""}, {"default", "a/../a/t_1.txt", ""}, {"default", "/etc/passwd", ""}, {"default", "a/p_1.txt", ""}, {"default", "", ""},
+		{"default", "../a/t_1.txt", ""}, {"default", "a/../a/t_1.txt", ""}, {"default", "/etc/passwd", ""},
+		{"default", "a/p_1.txt", ""}, {"default", "", ""},
 	} {
 		p, err := evicted.Read(ctx, r, row.tenant, row.path, 0, 0)
 		if row.want == "" {
@@ -290,7 +300,9 @@ func TestReadEvictedKeepsTenantsApart(t *testing.T) {
 func TestEvictionSweepsItsDirectory(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	c := newToolChain(t, stages.Deps{}, map[string]string{"large-result-eviction": fmt.Sprintf("{eviction-store: dir, eviction-dir: %q}", dir)}, gives(reading("t"), strings.Repeat("a", 85000)))
+	c := newToolChain(t, stages.Deps{},
+		map[string]string{"large-result-eviction": fmt.Sprintf("{eviction-store: dir, eviction-dir: %q}", dir)},
+		gives(reading("t"), strings.Repeat("a", 85000)))
 	old, young := path(t, c.Plain(t, toolCall("t", `{"a":1}`))), path(t, c.Plain(t, toolCall("t", `{"a":2}`)))
 	require.NoError(t, os.Chtimes(old, time.Time{}, time.Now().Add(-24*time.Hour)))
 	require.NoError(t, c.stage(t, "large-result-eviction").Sweep(t.Context()))
@@ -305,7 +317,9 @@ func TestEvictionProperty(t *testing.T) {
 		text := rapid.StringN(0, 400, -1).Draw(rt, "text") + "."
 		agent := rapid.String().Draw(rt, "agent")
 		o := &memoryObjects{}
-		c := newToolChain(t, stages.Deps{Objects: o}, map[string]string{"large-result-eviction": "{token-threshold: 20, preserve-sample-chars: 10}"}, gives(reading("t"), string(rawjson.Encode(text))))
+		c := newToolChain(t, stages.Deps{Objects: o},
+			map[string]string{"large-result-eviction": "{token-threshold: 20, preserve-sample-chars: 10}"},
+			gives(reading("t"), string(rawjson.Encode(text))))
 		call := toolCall("t", `{}`)
 		call.Agent = agent
 		out := c.Call(t, t.Context(), call)

@@ -22,8 +22,10 @@ func TestLogging(t *testing.T) {
 		d := harnessDeps()
 		d.Publish, d.Log = r.Publish, slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		for range calls {
-			script := &harnessScript{Lines: map[string][]any{"p": {providerFault(messages.ProviderError), []byte(usageReply + "}}")}}}
-			h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-retry", "base-delay: 0s", d), harnessModel(t, "logging", config, d)}, Target: script}
+			script := &harnessScript{Lines: map[string][]any{"p": {providerFault(messages.ProviderError),
+				[]byte(usageReply + "}}")}}}
+			h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-retry", "base-delay: 0s", d),
+				harnessModel(t, "logging", config, d)}, Target: script}
 			h.Call(t, ctx, harnessCall(body))
 		}
 		return r, log
@@ -32,7 +34,8 @@ func TestLogging(t *testing.T) {
 		t.Parallel()
 		r, log := run(t, "", 1)
 		require.Len(t, r.Out, 2)
-		require.Equal(t, map[string]any{"attempt": 1.0, "code": "provider_error", "model": "p", "messages": 1.0, "tools": 1.0},
+		require.Equal(t, map[string]any{"attempt": 1.0, "code": "provider_error", "model": "p", "messages": 1.0,
+			"tools": 1.0},
 			pick(r.Out[0], "attempt", "code", "model", "messages", "tools"))
 		require.Equal(t, map[string]any{"attempt": 2.0, "inputTokens": 60.0, "outputTokens": 40.0, "finish": []any{"stop"}},
 			pick(r.Out[1], "attempt", "inputTokens", "outputTokens", "finish", "code"))
@@ -63,7 +66,8 @@ func TestLogging(t *testing.T) {
 		t.Parallel()
 		d := harnessDeps()
 		for range 2 {
-			h := &harness{Stages: []pipeline.Stage{harnessModel(t, "logging", "", d)}, Target: &harnessScript{Lines: map[string][]any{"": {"hi"}}}}
+			h := &harness{Stages: []pipeline.Stage{harnessModel(t, "logging", "", d)},
+				Target: &harnessScript{Lines: map[string][]any{"": {"hi"}}}}
 			require.Equal(t, "hi", harnessText(t, h.Call(t, ctx, harnessCall(`[]`))))
 			d.Publish = (&records{Err: errors.New("gone")}).Publish
 		}

@@ -22,8 +22,8 @@ import (
 // ModelCacheConfig is agent.interceptor.model-cache.
 type ModelCacheConfig struct {
 	Common     `yaml:",inline"`
-	TTL        time.Duration `yaml:"ttl" json:"ttl" doc:"Time that an answer is kept."`
-	MaxEntries int           `yaml:"max-entries" json:"max-entries" doc:"Answers that are kept."`
+	TTL        time.Duration `yaml:"ttl" doc:"Time that an answer is kept."`
+	MaxEntries int           `yaml:"max-entries" doc:"Answers that are kept."`
 }
 
 // Values of the note model cache.
@@ -72,7 +72,8 @@ func (c *ModelCacheConfig) Validate() error {
 func newModelCache(cfg *ModelCacheConfig, d Deps) (pipeline.Stage, error) {
 	m := &modelCache{cfg: *cfg, store: d.Store, log: d.Log, bound: quota.NewStoreBound(modelCachePrefix, cfg.MaxEntries)}
 	return pipeline.Stage{
-		Before: m.before, After: m.after, Reads: []string{"request", "reply"}, ReadsAfter: []string{"reply"}, Writes: []string{"reply", "cache"}, Details: m.details,
+		Role: pipeline.RoleCache, Before: m.before, After: m.after, Details: m.details,
+		Reads: []string{"request", "reply"}, ReadsAfter: []string{"reply"}, Writes: []string{"reply", "cache"},
 	}, nil
 }
 
@@ -164,7 +165,7 @@ func storable(c *messages.Call, reply []byte) bool {
 }
 
 // modelCacheKey is the SHA-256 over the tenant, the model and the request, each with its length before it, so that no
-// part can reach into another. ok is false for a request that is no JSON object.
+// part can reach into another. ok is false for a request that is not a JSON object.
 func modelCacheKey(c *messages.Call) (key string, ok bool) {
 	request := c.Request()
 	if len(request) == 0 || request[0] != '{' {

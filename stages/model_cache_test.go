@@ -23,16 +23,17 @@ func TestModelCacheKey(t *testing.T) {
 		tenant string
 		calls  int
 	}{
-		"same":                      {base, "t1", 1},
-		"CA-2 other key order":      {`{"messages":[{"content":"hi","role":"user"}],"temperature":1.0,"model":"p"}`, "t1", 1},
-		"streamed":                  {`{"stream":true,"stream_options":{"include_usage":true},` + base[1:], "t1", 1},
-		"other temperature":         {strings.Replace(base, ":1,", ":1.1,", 1), "t1", 2},
-		"other model":               {strings.Replace(base, `"p"`, `"q"`, 1), "t1", 2},
-		"unknown field counts":      {`{"x":1,` + base[1:], "t1", 2},
-		"seeds above 2^53 differ":   {`{"seed":9007199254740993,` + base[1:], "t1", 2},
-		"CA-15 another tenant":      {base, "t2", 2},
-		"tool definitions":          {`{"tools":[],` + base[1:], "t1", 2},
-		"content parts, not string": {`{"model":"p","temperature":1,"messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}]}`, "t1", 2},
+		"same":                    {base, "t1", 1},
+		"CA-2 other key order":    {`{"messages":[{"content":"hi","role":"user"}],"temperature":1.0,"model":"p"}`, "t1", 1},
+		"streamed":                {`{"stream":true,"stream_options":{"include_usage":true},` + base[1:], "t1", 1},
+		"other temperature":       {strings.Replace(base, ":1,", ":1.1,", 1), "t1", 2},
+		"other model":             {strings.Replace(base, `"p"`, `"q"`, 1), "t1", 2},
+		"unknown field counts":    {`{"x":1,` + base[1:], "t1", 2},
+		"seeds above 2^53 differ": {`{"seed":9007199254740993,` + base[1:], "t1", 2},
+		"CA-15 another tenant":    {base, "t2", 2},
+		"tool definitions":        {`{"tools":[],` + base[1:], "t1", 2},
+		"content parts, not string": {
+			`{"model":"p","temperature":1,"messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}]}`, "t1", 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -63,10 +64,13 @@ func TestModelCacheKey(t *testing.T) {
 func TestModelCacheStores(t *testing.T) {
 	t.Parallel()
 	choice := func(content, finish string) []byte {
-		return fmt.Appendf(nil, `{"choices":[{"index":0,"message":{"role":"assistant","content":%s},"finish_reason":%s}]}`, content, finish)
+		return fmt.Appendf(nil, `{"choices":[{"index":0,"message":{"role":"assistant","content":%s},"finish_reason":%s}]}`,
+			content, finish)
 	}
-	toolOnly := []byte(`{"choices":[{"message":{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]},"finish_reason":"tool_calls"}]}`)
-	second := []byte(`{"choices":[{"message":{"content":"a"},"finish_reason":"stop"},{"message":{"content":"b"},"finish_reason":"length"}]}`)
+	toolOnly := []byte(`{"choices":[{"message":{"role":"assistant","content":null,"tool_calls":[{"id":"c",` +
+		`"type":"function","function":{"name":"f","arguments":"{}"}}]},"finish_reason":"tool_calls"}]}`)
+	second := []byte(`{"choices":[{"message":{"content":"a"},"finish_reason":"stop"},{"message":{"content":"b"},` +
+		`"finish_reason":"length"}]}`)
 	for name, tc := range map[string]struct {
 		line  any
 		calls int
@@ -96,7 +100,8 @@ func TestModelCacheStores(t *testing.T) {
 		d := harnessDeps()
 		script := &harnessScript{Lines: map[string][]any{"p": {providerFault(messages.ProviderError)}, "m1": {"one"}}}
 		cache := harnessModel(t, "model-cache", "order: 10", d)
-		h := &harness{Stages: []pipeline.Stage{cache, harnessModel(t, "model-fallback", "fallback-models: [m1]", d)}, Target: script}
+		h := &harness{Stages: []pipeline.Stage{cache, harnessModel(t, "model-fallback", "fallback-models: [m1]", d)},
+			Target: script}
 		h.Call(t, context.Background(), harnessCall(`{"model":"p"}`))
 		h.Call(t, context.Background(), harnessCall(`{"model":"p"}`))
 		require.Equal(t, []string{"p", "m1", "p", "m1"}, script.Asked)
@@ -105,7 +110,8 @@ func TestModelCacheStores(t *testing.T) {
 		t.Parallel()
 		d := harnessDeps()
 		script := &harnessScript{Lines: map[string][]any{"p": {providerFault(messages.ProviderError)}, "m1": {"one"}}}
-		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-fallback", "fallback-models: [m1]", d), harnessModel(t, "model-cache", "", d)}, Target: script}
+		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-fallback", "fallback-models: [m1]", d),
+			harnessModel(t, "model-cache", "", d)}, Target: script}
 		h.Call(t, context.Background(), harnessCall(`{"model":"p"}`))
 		c := h.Call(t, context.Background(), harnessCall(`{"model":"p"}`))
 		require.Equal(t, []string{"p", "m1", "p"}, script.Asked)
@@ -120,7 +126,8 @@ func TestModelCacheWishes(t *testing.T) {
 	s := harnessModel(t, "model-cache", "", harnessDeps())
 	h := &harness{Stages: []pipeline.Stage{s}, Target: script}
 	for i, tc := range []struct{ wish, text, note string }{
-		{"", "one", `"miss"`}, {"use", "one", `"hit"`}, {"off", "two", ""}, {"", "one", `"hit"`}, {"refresh", "three", `"miss"`}, {"", "three", `"hit"`},
+		{"", "one", `"miss"`}, {"use", "one", `"hit"`}, {"off", "two", ""}, {"", "one", `"hit"`},
+		{"refresh", "three", `"miss"`}, {"", "three", `"hit"`},
 	} {
 		c := harnessCall(`{"model":"p"}`)
 		c.Cache = tc.wish
@@ -140,7 +147,7 @@ func TestModelCacheStore(t *testing.T) {
 			script := &harnessScript{Lines: map[string][]any{"p": {"one"}}}
 			h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-cache", "ttl: 5m", harnessDeps())}, Target: script}
 			for i, wait := range []time.Duration{0, 5*time.Minute - time.Nanosecond, time.Nanosecond} {
-				time.Sleep(wait)
+				<-time.After(wait)
 				h.Call(t, t.Context(), harnessCall(`{"model":"p"}`))
 				require.Len(t, script.Asked, []int{1, 1, 2}[i])
 			}
@@ -167,7 +174,8 @@ func TestModelCacheStore(t *testing.T) {
 	t.Run("fails open", func(t *testing.T) {
 		t.Parallel()
 		d := stages.Deps{Store: func(string) pipeline.Store { return harnessDown{} }}
-		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-cache", "", d)}, Target: &harnessScript{Lines: map[string][]any{"p": {"one"}}}}
+		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-cache", "", d)},
+			Target: &harnessScript{Lines: map[string][]any{"p": {"one"}}}}
 		c := h.Call(t, context.Background(), harnessCall(`{"model":"p"}`))
 		require.Equal(t, "one", harnessText(t, c))
 		require.Equal(t, `"miss"`, string(c.Notes["modelCache"]))

@@ -17,16 +17,19 @@ import (
 
 // ModelFallbackConfig is agent.interceptor.model-fallback.
 type ModelFallbackConfig struct {
-	Common         `yaml:",inline"`
-	FallbackModels []string `yaml:"fallback-models" json:"fallback-models" doc:"Standby models, tried in this order. Names of the default count only where a provider lists them by name, not by a pattern; written, a name that no provider serves is an error."`
-	MaxRetries     int      `yaml:"max-retries" json:"max-retries" doc:"Tries of each standby model."`
-	// FallbackOn is "target" (column F of contracts T2) and/or codes. An empty reply is always a failure (FB-3).
-	FallbackOn []string `yaml:"fallback-on" json:"fallback-on" doc:"target (what the table of faults says), or codes of faults."`
+	Common `yaml:",inline"`
+	// Of the default only the names count that a provider lists by name, not by a pattern. A name that was written and
+	// that no provider serves is an error.
+	FallbackModels []string `yaml:"fallback-models" doc:"Standby models, in this order; of the default those listed."`
+	MaxRetries     int      `yaml:"max-retries" doc:"Tries of each standby model."`
+	// FallbackOn is "target", for the codes whose [messages.CodeInfo] says so, and/or codes. An empty reply is a failure
+	// whatever it says.
+	FallbackOn []string `yaml:"fallback-on" doc:"target (what the table of faults says), or codes of faults."`
 	// MaxTargetRuns bounds what one call may cost, whichever stages let the model run again.
-	MaxTargetRuns int `yaml:"max-target-runs" json:"max-target-runs" doc:"Runs of models that one call may have at most, over all stages, whether this one is on or not."`
+	MaxTargetRuns int `yaml:"max-target-runs" doc:"Runs of models in one call, over all stages; also if this one is off."`
 }
 
-func modelFallbackDefaults() ModelFallbackConfig {
+func defaultModelFallback() ModelFallbackConfig {
 	return ModelFallbackConfig{
 		FallbackModels: []string{"qwen-turbo", "qwen-plus", "gpt-3.5-turbo"}, MaxRetries: 2, FallbackOn: []string{"target"},
 		MaxTargetRuns: 10,
@@ -34,7 +37,7 @@ func modelFallbackDefaults() ModelFallbackConfig {
 }
 
 // neverFallback are codes after which another model must not run: nobody waits for it, somebody decided so, or the
-// caller has seen a part of the first answer (FB-9, contracts 7).
+// caller has seen a part of the first answer.
 var neverFallback = []messages.Code{
 	messages.Cancelled, messages.Stopped, messages.StreamCut, messages.DeadlineExceeded, messages.OutcomeUnknown,
 }
@@ -47,8 +50,8 @@ type modelFallback struct {
 	deps   Deps
 }
 
-// fallbackState is what the stage remembers over the attempts of one call: how often each standby was tried, and
-// the primary's end, which goes out if they all fail (S0-FALLBACK-5). Bytes, not raw JSON, so that it stays verbatim.
+// fallbackState is what the stage remembers over the attempts of one call: how often each standby was tried, and the
+// primary's end, which goes out if they all fail. The reply is bytes and not raw JSON, so that it stays verbatim.
 type fallbackState struct {
 	Tries map[string]int  `json:"tries"`
 	Model string          `json:"model"` // the standby that ran last
@@ -56,18 +59,19 @@ type fallbackState struct {
 	Reply []byte          `json:"reply,omitempty"`
 }
 
-// newModelFallback makes the stage that lets standby models answer when the model asked for fails or says nothing
-// (S0-FALLBACK-1..7). Each standby runs through the inner stages again (X-13), on the request as it was here with
-// only the model changed and marks of another provider taken out (FB-11). A reply of a standby is marked degraded.
-// Faults of stages, cancels and holds are no failures (FB-10). It fails open: its store is only a record.
+// newModelFallback makes the stage that lets standby models answer when the model asked for fails or says nothing. Each
+// standby runs through the inner stages again, on the request as it was here with only the model changed and marks of
+// another provider taken out. A reply of a standby is marked degraded. Only the model fails: after a fault of a stage,
+// a cancel or a hold no standby is tried. It fails open: its store is only a record.
 func newModelFallback(cfg *ModelFallbackConfig, d Deps) (pipeline.Stage, error) {
 	m := &modelFallback{name: "model-fallback", tries: cfg.MaxRetries, deps: d}
 	if err := m.configure(cfg, d); err != nil {
 		return pipeline.Stage{}, err
 	}
 	return pipeline.Stage{
-		After: m.after, Keep: true, Standbys: m.standbysLeft,
-		Reads: []string{"fault", "request.model", "reply", pipeline.ReadKept}, Writes: []string{"request.model", "reply", "retry.fallback"},
+		Role: pipeline.RoleFallback, After: m.after, Keep: true, Standbys: m.standbysLeft,
+		Reads:  []string{"fault", "request.model", "reply", pipeline.ReadKept},
+		Writes: []string{"request.model", "reply", "retry.fallback"},
 	}, nil
 }
 
@@ -125,9 +129,10 @@ func fallbackCodes(names []string) (map[messages.Code]bool, error) {
 				}
 			}
 		case !code.Known():
-			return nil, fmt.Errorf("fallback-on: %q is no fault code; use target or codes such as provider_error", name)
+			return nil, fmt.Errorf("fallback-on: %q is not a fault code; use target or codes such as provider_error", name)
 		case slices.Contains(neverFallback, code):
-			return nil, fmt.Errorf("fallback-on: %s can never fall back: the caller left, somebody stopped the call, or part of the answer is out", name)
+			return nil, fmt.Errorf("fallback-on: %s can never fall back: the caller left, somebody stopped the call, "+
+				"or part of the answer is out", name)
 		default:
 			on[code] = true
 		}
@@ -143,7 +148,7 @@ func (m *modelFallback) after(ctx context.Context, c *messages.Call) (pipeline.V
 		return pipeline.Continue(), err
 	}
 	if !ours && c.Flag(messages.NoteIsFallback) {
-		return pipeline.Continue(), nil // somebody further out falls back already (S0-FALLBACK-3)
+		return pipeline.Continue(), nil // a stage further out falls back already
 	}
 	_, emptied := c.Notes[messages.NoteEmptied] // the model did answer, and a stage took its words out
 	empty := c.Fault == nil && !emptied && view.EmptyReply(view.Of(c.Wire), c.Reply())
@@ -172,7 +177,9 @@ func (m *modelFallback) after(ctx context.Context, c *messages.Call) (pipeline.V
 }
 
 // next sends the call inward with the next standby, or ends it with what the primary said.
-func (m *modelFallback) next(ctx context.Context, c *messages.Call, st fallbackState, ours bool) (pipeline.Verdict, error) {
+func (m *modelFallback) next(
+	ctx context.Context, c *messages.Call, st fallbackState, ours bool,
+) (pipeline.Verdict, error) {
 	stage, _ := c.Slip.Stage()
 	kept := c.Kept(stage)
 	primary := view.ModelName(kept)
@@ -197,7 +204,7 @@ func (m *modelFallback) next(ctx context.Context, c *messages.Call, st fallbackS
 	st.Model = standby
 	st.Tries[standby]++
 	record := retryRecord{Max: 1 + len(m.models)*m.tries, Last: last, Model: standby}
-	delay, _ = decideRetry(ctx, m.deps.Store("retry"), m.deps.Log, c, record, delay)
+	delay, _ = decideRetry(ctx, m.deps, c, record, delay)
 	if err := c.SetState(st); err != nil {
 		return pipeline.Continue(), err
 	}
@@ -246,7 +253,7 @@ func (m *modelFallback) request(kept []byte, primary, standby string) []byte {
 	return dropCacheMarks(out)
 }
 
-// end closes the stage's part in the call. The flag goes on every path (S0-FALLBACK-6), and so does the kept request.
+// end closes the stage's part in the call. The flag goes away on every path, and so does the kept request.
 func (m *modelFallback) end(c *messages.Call) pipeline.Verdict {
 	c.Unnote(messages.NoteIsFallback)
 	stage, _ := c.Slip.Stage()
@@ -272,14 +279,15 @@ func describeFailure(c *messages.Call) string {
 }
 
 // cacheMarks are fields by which callers steer the prompt cache of one provider; another one refuses them as unknown
-// or, worse, reads them as something else (FB-11).
+// or, worse, reads them as something else.
 var cacheMarks = []string{
 	"cache_control", "cachePoint", "cache_point", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options",
 	"prompt_cache_breakpoint", "cached_content", "cachedContent",
 }
 
 // dropCacheMarks removes the marks where providers read them: on the request, its system prompt, its messages or items,
-// their content parts and tool calls, and the tool definitions. Everything else keeps its bytes. A part that was nothing but a mark goes.
+// their content parts and tool calls, and the tool definitions. Everything else keeps its bytes. A part that was
+// nothing but a mark goes.
 func dropCacheMarks(request []byte) []byte {
 	message := func(m []byte) []byte {
 		for _, key := range []string{"content", "output"} {

@@ -26,9 +26,12 @@ func providerFault(code messages.Code) *messages.Fault {
 func TestModelFallback(t *testing.T) {
 	t.Parallel()
 	down := providerFault(messages.ProviderError)
-	empty := []byte(`{"id":"e","choices":[{"index":0,"message":{"role":"assistant","content":"","x":"<&>"}}],"big":9007199254740993}`)
-	toolOnly := []byte(`{"choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]}}]}`)
-	second := []byte(`{"choices":[{"index":0,"message":{"role":"assistant","content":""}},{"index":1,"message":{"role":"assistant","content":[{"type":"text","text":"hi"}]}}]}`)
+	empty := []byte(`{"id":"e","choices":[{"index":0,"message":{"role":"assistant","content":"","x":"<&>"}}],` +
+		`"big":9007199254740993}`)
+	toolOnly := []byte(`{"choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"c",` +
+		`"type":"function","function":{"name":"f","arguments":"{}"}}]}}]}`)
+	second := []byte(`{"choices":[{"index":0,"message":{"role":"assistant","content":""}},` +
+		`{"index":1,"message":{"role":"assistant","content":[{"type":"text","text":"hi"}]}}]}`)
 	for name, tc := range map[string]struct {
 		config   string
 		lines    map[string][]any
@@ -40,35 +43,51 @@ func TestModelFallback(t *testing.T) {
 		reply    []byte
 	}{
 		"FB-1 success": {lines: map[string][]any{"p": {"hi"}}, asked: []string{"p"}, text: "hi"},
-		"FB-2 standby": {lines: map[string][]any{"p": {down}, "m1": {"one"}, "m2": {"two"}}, asked: []string{"p", "m1"}, text: "one",
+		"FB-2 standby": {lines: map[string][]any{"p": {down}, "m1": {"one"}, "m2": {"two"}}, asked: []string{"p", "m1"},
+			text:     "one",
 			degraded: "model-fallback;model=m1"},
 		"FB-3 empty text": {lines: map[string][]any{"p": {empty}, "m1": {"one"}}, asked: []string{"p", "m1"}, text: "one",
 			degraded: "model-fallback;model=m1"},
-		"FB-3 tool call only is a reply":      {lines: map[string][]any{"p": {toolOnly}}, asked: []string{"p"}, reply: toolOnly},
+		"FB-3 tool call only is a reply": {lines: map[string][]any{"p": {toolOnly}}, asked: []string{"p"},
+			reply: toolOnly},
 		"FB-3 text in the second choice (n2)": {lines: map[string][]any{"p": {second}}, asked: []string{"p"}, reply: second},
-		"FB-3 all empty: the original reply, byte for byte": {lines: map[string][]any{"p": {empty}, "m1": {down}, "m2": {down}, "m3": {down}},
+		"FB-3 all empty: the original reply, byte for byte": {lines: map[string][]any{"p": {empty}, "m1": {down},
+			"m2": {down}, "m3": {down}},
 			asked: []string{"p", "m1", "m1", "m2", "m2", "m3", "m3"}, reply: empty},
 		"FB-4 m1 fails twice": {lines: map[string][]any{"p": {down}, "m1": {down, empty}, "m2": {"two"}},
 			asked: []string{"p", "m1", "m1", "m2"}, text: "two", degraded: "model-fallback;model=m2"},
 		"FB-5 all fail; a key that is refused is not tried twice": {
-			lines: map[string][]any{"p": {providerFault(messages.ProviderTimeout)}, "m1": {down}, "m2": {down}, "m3": {providerFault(messages.ProviderAuth)}},
+			lines: map[string][]any{"p": {providerFault(messages.ProviderTimeout)}, "m1": {down}, "m2": {down},
+				"m3": {providerFault(messages.ProviderAuth)}},
 			asked: []string{"p", "m1", "m1", "m2", "m2", "m3"}, code: messages.ProviderTimeout},
-		"column F no": {lines: map[string][]any{"p": {providerFault(messages.ProviderRejected)}}, asked: []string{"p"}, code: messages.ProviderRejected},
-		"fallback-on widens": {config: "fallback-on: [target, provider_rejected]", lines: map[string][]any{"p": {providerFault(messages.ProviderRejected)}, "m1": {"one"}},
+		"column F no": {lines: map[string][]any{"p": {providerFault(messages.ProviderRejected)}}, asked: []string{"p"},
+			code: messages.ProviderRejected},
+		"fallback-on widens": {config: "fallback-on: [target, provider_rejected]",
+			lines: map[string][]any{"p": {providerFault(messages.ProviderRejected)}, "m1": {"one"}},
 			asked: []string{"p", "m1"}, text: "one", degraded: "model-fallback;model=m1"},
-		"fallback-on narrows":        {config: "fallback-on: [provider_quota]", lines: map[string][]any{"p": {down}}, asked: []string{"p"}, code: messages.ProviderError},
-		"FB-9 after the first chunk": {lines: map[string][]any{"p": {providerFault(messages.StreamCut)}}, asked: []string{"p"}, code: messages.StreamCut},
-		"FB-9 standby cut":           {lines: map[string][]any{"p": {down}, "m1": {providerFault(messages.StreamCut)}}, asked: []string{"p", "m1"}, code: messages.StreamCut},
-		"FB-10 cancel": {lines: map[string][]any{"p": {messages.NewFault(messages.Cancelled, "left").From("caller")}}, asked: []string{"p"},
-			code: messages.Cancelled},
-		"FB-10 cancelled at the standby": {lines: map[string][]any{"p": {down}, "m1": {messages.NewFault(messages.Cancelled, "left").From("caller")}},
+		"fallback-on narrows": {config: "fallback-on: [provider_quota]", lines: map[string][]any{"p": {down}},
+			asked: []string{"p"}, code: messages.ProviderError},
+		"FB-9 after the first chunk": {lines: map[string][]any{"p": {providerFault(messages.StreamCut)}},
+			asked: []string{"p"}, code: messages.StreamCut},
+		"FB-9 standby cut": {lines: map[string][]any{"p": {down}, "m1": {providerFault(messages.StreamCut)}},
+			asked: []string{"p", "m1"}, code: messages.StreamCut},
+		"FB-10 cancel": {lines: map[string][]any{"p": {messages.NewFault(messages.Cancelled, "left").From("caller")}},
+			asked: []string{"p"},
+			code:  messages.Cancelled},
+		"FB-10 cancelled at the standby": {lines: map[string][]any{"p": {down},
+			"m1": {messages.NewFault(messages.Cancelled, "left").From("caller")}},
 			asked: []string{"p", "m1"}, code: messages.Cancelled},
-		"standby equal to the failing model": {body: `{"model":"m1","messages":[]}`, lines: map[string][]any{"m1": {down}, "m2": {"two"}},
+		"standby equal to the failing model": {body: `{"model":"m1","messages":[]}`,
+			lines: map[string][]any{"m1": {down}, "m2": {"two"}},
 			asked: []string{"m1", "m2"}, text: "two", degraded: "model-fallback;model=m2"},
-		"max-retries 0":         {config: "max-retries: 0", lines: map[string][]any{"p": {down}}, asked: []string{"p"}, code: messages.ProviderError},
-		"request is no object":  {body: `not json }`, lines: map[string][]any{"": {down}}, asked: []string{""}, code: messages.ProviderError},
-		"no model in the body":  {body: `{}`, lines: map[string][]any{"": {down}, "m1": {"one"}}, asked: []string{"", "m1"}, text: "one", degraded: "model-fallback;model=m1"},
-		"reply is no JSON text": {lines: map[string][]any{"p": {[]byte("sorry")}, "m1": {down}, "m2": {down}, "m3": {down}}, asked: []string{"p", "m1", "m1", "m2", "m2", "m3", "m3"}, reply: []byte(`"sorry"`)},
+		"max-retries 0": {config: "max-retries: 0", lines: map[string][]any{"p": {down}}, asked: []string{"p"},
+			code: messages.ProviderError},
+		"request is no object": {body: `not json }`, lines: map[string][]any{"": {down}}, asked: []string{""},
+			code: messages.ProviderError},
+		"no model in the body": {body: `{}`, lines: map[string][]any{"": {down}, "m1": {"one"}}, asked: []string{"", "m1"},
+			text: "one", degraded: "model-fallback;model=m1"},
+		"reply is no JSON text": {lines: map[string][]any{"p": {[]byte("sorry")}, "m1": {down}, "m2": {down}, "m3": {down}},
+			asked: []string{"p", "m1", "m1", "m2", "m2", "m3", "m3"}, reply: []byte(`"sorry"`)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -107,7 +126,8 @@ func TestModelFallbackFlag(t *testing.T) {
 	t.Run("FB-6 flag already true", func(t *testing.T) {
 		t.Parallel()
 		script := &harnessScript{Lines: map[string][]any{"p": {providerFault(messages.ProviderError)}}}
-		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-fallback", "fallback-models: [m1]", harnessDeps())}, Target: script}
+		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-fallback", "fallback-models: [m1]", harnessDeps())},
+			Target: script}
 		c := harnessCall(`{"model":"p"}`)
 		c.Note(messages.NoteIsFallback, true)
 		c = h.Call(t, context.Background(), c)
@@ -119,11 +139,13 @@ func TestModelFallbackFlag(t *testing.T) {
 		t.Parallel()
 		script := &harnessScript{Lines: map[string][]any{"p": {providerFault(messages.ProviderError)}, "m1": {"one"}}}
 		var mine []string
-		inner := pipeline.Stage{Name: "inner", Kind: messages.Model, Order: 50, Reads: []string{"request"}, After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-			mine = append(mine, chat.ModelName(c.Request())+" "+string(c.Notes[messages.NoteIsFallback]))
-			return pipeline.Continue(), nil
-		}}
-		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-fallback", "fallback-models: [m1]", harnessDeps()), inner}, Target: script}
+		inner := pipeline.Stage{Name: "inner", Kind: messages.Model, Order: 50, Reads: []string{"request"},
+			After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+				mine = append(mine, chat.ModelName(c.Request())+" "+string(c.Notes[messages.NoteIsFallback]))
+				return pipeline.Continue(), nil
+			}}
+		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-fallback", "fallback-models: [m1]", harnessDeps()),
+			inner}, Target: script}
 		h.Call(t, context.Background(), harnessCall(`{"model":"p"}`))
 		require.Equal(t, []string{"p ", "p ", "m1 true", "m1 true"}, mine) // each phase twice
 	})
@@ -141,15 +163,18 @@ func TestModelFallbackNotOfTarget(t *testing.T) {
 		"FB-10 stage error": {func(context.Context, *messages.Call) (pipeline.Verdict, error) {
 			return pipeline.Verdict{}, errors.New("broken")
 		}, messages.StageError},
-		"FB-10 stop": {func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Stop(), nil }, messages.Stopped},
-		"FB-10 a stage hands on the fault of a model call of its own": {func(context.Context, *messages.Call) (pipeline.Verdict, error) {
-			return pipeline.Verdict{}, messages.NewFault(messages.ProviderError, "summary model").From(messages.TargetOrigin)
-		}, messages.ProviderError},
+		"FB-10 stop": {func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Stop(), nil },
+			messages.Stopped},
+		"FB-10 a stage hands on the fault of a model call of its own": {
+			func(context.Context, *messages.Call) (pipeline.Verdict, error) {
+				return pipeline.Verdict{}, messages.NewFault(messages.ProviderError, "summary model").From(messages.TargetOrigin)
+			}, messages.ProviderError},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			script := &harnessScript{Lines: map[string][]any{"m1": {"one"}}}
-			h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-fallback", "fallback-models: [m1]", harnessDeps()), inner(tc.run)}, Target: script}
+			h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-fallback", "fallback-models: [m1]", harnessDeps()),
+				inner(tc.run)}, Target: script}
 			c := h.Call(t, context.Background(), harnessCall(`{"model":"p"}`))
 			require.Equal(t, tc.code, c.Fault.Code)
 			require.Empty(t, script.Asked)
@@ -161,7 +186,8 @@ func TestModelFallbackNotOfTarget(t *testing.T) {
 		hold := inner(func(context.Context, *messages.Call) (pipeline.Verdict, error) {
 			return pipeline.Hold(json.RawMessage(`{}`)), nil
 		})
-		l := pipeline.Chain([]pipeline.Stage{harnessModel(t, "model-fallback", "fallback-models: [m1]", harnessDeps()), hold}, script)
+		l := pipeline.Chain([]pipeline.Stage{harnessModel(t, "model-fallback", "fallback-models: [m1]", harnessDeps()),
+			hold}, script)
 		_, err := l.Call(context.Background(), harnessCall(`{"model":"p"}`))
 		require.ErrorIs(t, err, pipeline.ErrHeld)
 		require.Empty(t, script.Asked)
@@ -180,7 +206,8 @@ func TestModelFallbackTime(t *testing.T) {
 			c.Deadline = time.Now().Add(-time.Second)
 			return providerFault(messages.ProviderError)
 		})
-		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-fallback", "fallback-models: [m1]", harnessDeps())}, Target: target}
+		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-fallback", "fallback-models: [m1]", harnessDeps())},
+			Target: target}
 		c = h.Call(t, context.Background(), c)
 		require.Equal(t, []string{"p"}, asked)
 		require.Equal(t, messages.DeadlineExceeded, c.Fault.Code)
@@ -195,7 +222,8 @@ func TestModelFallbackTime(t *testing.T) {
 			cancel(pipeline.ErrCancelled)
 			return providerFault(messages.ProviderError)
 		})
-		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-fallback", "fallback-models: [m1]", harnessDeps())}, Target: target}
+		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-fallback", "fallback-models: [m1]", harnessDeps())},
+			Target: target}
 		h.Call(t, ctx, harnessCall(`{"model":"p"}`))
 		require.Equal(t, 1, calls)
 	})
@@ -204,12 +232,15 @@ func TestModelFallbackTime(t *testing.T) {
 func TestModelFallbackMarks(t *testing.T) {
 	t.Parallel()
 	body := `{"model":"p","temperature":0.2,"prompt_cache_key":"k","seed":9007199254740993,"messages":[` +
-		`{"role":"system","content":[{"type":"text","text":"be kind","cache_control":{"type":"ephemeral"}},{"cachePoint":{"type":"default"}}]},` +
+		`{"role":"system","content":[{"type":"text","text":"be kind","cache_control":{"type":"ephemeral"}},` +
+		`{"cachePoint":{"type":"default"}}]},` +
 		`{"role":"user","content":"cache_control","cache_control":{"type":"ephemeral"}}],` +
-		`"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"cache_control":{"type":"string"}}}},"cache_control":{}}]}`
+		`"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object",` +
+		`"properties":{"cache_control":{"type":"string"}}}},"cache_control":{}}]}`
 	clean := `{"model":"m1","temperature":0.2,"seed":9007199254740993,"messages":[` +
 		`{"role":"system","content":[{"type":"text","text":"be kind"}]},{"role":"user","content":"cache_control"}],` +
-		`"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"cache_control":{"type":"string"}}}}}]}`
+		`"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object",` +
+		`"properties":{"cache_control":{"type":"string"}}}}}]}`
 	for name, tc := range map[string]struct {
 		provider func(string) string
 		want     string
@@ -223,7 +254,8 @@ func TestModelFallbackMarks(t *testing.T) {
 			script := &harnessScript{Lines: map[string][]any{"p": {providerFault(messages.ProviderError)}, "m1": {"one"}}}
 			d := harnessDeps()
 			d.Provider = tc.provider
-			h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-fallback", "fallback-models: [m1]", d)}, Target: script}
+			h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-fallback", "fallback-models: [m1]", d)},
+				Target: script}
 			h.Call(t, context.Background(), harnessCall(body))
 			require.Equal(t, body, string(script.Seen[0]))
 			require.Equal(t, tc.want, string(script.Seen[1]))
@@ -276,7 +308,8 @@ func TestModelFallbackRecord(t *testing.T) {
 		return &harnessScript{Lines: map[string][]any{"p": {providerFault(messages.ProviderError)}, "m1": {"one"}}}
 	}
 	d := harnessDeps()
-	h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-fallback", "fallback-models: [m1]", d)}, Target: script()}
+	h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-fallback", "fallback-models: [m1]", d)},
+		Target: script()}
 	c := h.Call(t, context.Background(), harnessCall(`{"model":"p"}`))
 	e, err := d.Store("retry").Get(context.Background(), messages.Key("t1", c.ID, "model-fallback", "1"))
 	require.NoError(t, err)
@@ -298,9 +331,12 @@ func mustField(t *testing.T, raw []byte, key string) []byte {
 // FuzzModelFallbackRequest: whatever a caller sends as JSON object, the standby gets valid JSON with its own name.
 func FuzzModelFallbackRequest(f *testing.F) {
 	for _, s := range []string{
-		`{"model":"p","messages":[{"content":[{"cachePoint":{}},{"cache_control":1,"type":"text"}]}]}`, `{}`, `[]`, `{"model":null,"messages":{}}`,
-		`{"tools":[{"function":[]},1,{"function":{"cache_control":{}}}],"messages":[[],"x",{"content":{},"tool_calls":[{"cache_control":1}]}]}`,
-		`{"model":"p","model":"q","cache_control":1,"cache_control":2}`, `{"cache\u005fcontrol":{},"a":"}"}`, `{"":{"cache_control":1}}`,
+		`{"model":"p","messages":[{"content":[{"cachePoint":{}},{"cache_control":1,"type":"text"}]}]}`, `{}`, `[]`,
+		`{"model":null,"messages":{}}`,
+		`{"tools":[{"function":[]},1,{"function":{"cache_control":{}}}],"messages":[[],"x",{"content":{},` +
+			`"tool_calls":[{"cache_control":1}]}]}`,
+		`{"model":"p","model":"q","cache_control":1,"cache_control":2}`, `{"cache\u005fcontrol":{},"a":"}"}`,
+		`{"":{"cache_control":1}}`,
 	} {
 		f.Add([]byte(s))
 	}
@@ -308,15 +344,16 @@ func FuzzModelFallbackRequest(f *testing.F) {
 	s := harnessModel(f, "model-fallback", "fallback-models: [standby]\nmax-retries: 1", d)
 	f.Fuzz(func(t *testing.T, body []byte) {
 		calls := 0
-		h := &harness{Stages: []pipeline.Stage{s}, Target: pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
-			if calls++; calls > 1 {
-				require.True(t, json.Valid(c.Request()), "%s", c.Request())
-				require.Equal(t, "standby", chat.ModelName(c.Request()))
-				_, marked := rawjson.Field(c.Request(), "cache_control")
-				require.False(t, marked)
-			}
-			return providerFault(messages.ProviderError)
-		})}
+		h := &harness{Stages: []pipeline.Stage{s},
+			Target: pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+				if calls++; calls > 1 {
+					require.True(t, json.Valid(c.Request()), "%s", c.Request())
+					require.Equal(t, "standby", chat.ModelName(c.Request()))
+					_, marked := rawjson.Field(c.Request(), "cache_control")
+					require.False(t, marked)
+				}
+				return providerFault(messages.ProviderError)
+			})}
 		c := h.Call(t, context.Background(), harnessCall(string(body)))
 		require.Equal(t, messages.ProviderError, c.Fault.Code)
 	})
@@ -325,10 +362,11 @@ func FuzzModelFallbackRequest(f *testing.F) {
 func BenchmarkModelFallbackPass(b *testing.B) {
 	s := harnessModel(b, "model-fallback", "fallback-models: [m1]", harnessDeps())
 	reply := chat.TextReply("x", "p", "hello", 1)
-	l := pipeline.Chain([]pipeline.Stage{s}, pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
-		c.SetReply(reply)
-		return nil
-	}))
+	l := pipeline.Chain([]pipeline.Stage{s},
+		pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+			c.SetReply(reply)
+			return nil
+		}))
 	for b.Loop() {
 		if _, err := l.Call(context.Background(), harnessCall(`{"model":"p","messages":[]}`)); err != nil {
 			b.Fatal(err)

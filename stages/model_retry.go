@@ -13,10 +13,10 @@ import (
 // ModelRetryConfig is agent.interceptor.model-retry.
 type ModelRetryConfig struct {
 	Common     `yaml:",inline"`
-	MaxRetries int           `yaml:"max-retries" json:"max-retries" doc:"Tries beyond the first."`
-	BaseDelay  time.Duration `yaml:"base-delay" json:"base-delay" doc:"First delay; it doubles."`
-	MaxDelay   time.Duration `yaml:"max-delay" json:"max-delay" doc:"Longest delay."`
-	Jitter     float64       `yaml:"jitter" json:"jitter" doc:"Share by which a delay is spread to either side, 0 to 1."`
+	MaxRetries int           `yaml:"max-retries" doc:"Tries beyond the first."`
+	BaseDelay  time.Duration `yaml:"base-delay" doc:"First delay; it doubles."`
+	MaxDelay   time.Duration `yaml:"max-delay" doc:"Longest delay."`
+	Jitter     float64       `yaml:"jitter" doc:"Share by which a delay is spread to either side, 0 to 1."`
 }
 
 // Validate returns what is wrong, joined, each error with its key in front.
@@ -41,15 +41,17 @@ func defaultModelRetry() ModelRetryConfig {
 	return ModelRetryConfig{MaxRetries: 2, BaseDelay: 500 * time.Millisecond, MaxDelay: 30 * time.Second, Jitter: 0.25}
 }
 
-// newModelRetry makes the stage that sends a call to its model again after a passing fault of the target: column R of
-// contracts T2, never by words in a text (MR-1), never a permanent one (MR-2), never once a part of the answer is out
-// (stream_cut is not retryable), never at a model that was silent. A provider's Retry-After is kept to; if it asks for
-// more than max-delay, or if the wait would end after the call's deadline, the fault goes out at once. The last fault goes out as it came, so a
-// fallback further out sees one fault for each model (FB-14). It fails open: its store is only a record.
+// newModelRetry makes the stage that sends a call to its model again after a passing fault of the target. The code of
+// the fault decides, never words in a text: a permanent fault is not tried again, nor one after which a part of the
+// answer is out (stream_cut is not retryable), nor a model that was silent. A provider's Retry-After is kept to; if it
+// asks for more than max-delay, or if the wait would end after the call's deadline, the fault goes out at once. The
+// last fault goes out as it came, so a fallback further out sees one fault for each model. It fails open: its store is
+// only a record.
 func newModelRetry(cfg *ModelRetryConfig, d Deps) (pipeline.Stage, error) {
 	r := &modelRetry{cfg: *cfg, deps: d}
 	return pipeline.Stage{
-		After: r.after, Keep: true, Reads: []string{"fault", "request.model"}, Writes: []string{"retry.model"},
+		Role: pipeline.RoleRetry, After: r.after, Keep: true,
+		Reads: []string{"fault", "request.model"}, Writes: []string{"retry.model"},
 		Details: func(context.Context) map[string]any {
 			return map[string]any{"totalRetries": r.retries.Load(), "retriesExhausted": r.exhausted.Load()}
 		},
@@ -78,7 +80,7 @@ func (r *modelRetry) after(ctx context.Context, c *messages.Call) (pipeline.Verd
 		r.settle(c)
 		return r.end(c), nil
 	}
-	delay, created := decideRetry(ctx, r.deps.Store("retry"), r.deps.Log, c, retryRecord{Max: r.cfg.MaxRetries + 1, Last: f.Code}, delay)
+	delay, created := decideRetry(ctx, r.deps, c, retryRecord{Max: r.cfg.MaxRetries + 1, Last: f.Code}, delay)
 	if created {
 		r.retries.Add(1)
 	}

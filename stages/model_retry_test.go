@@ -33,19 +33,29 @@ func TestModelRetry(t *testing.T) {
 		records int
 	}{
 		"MR-1 text that says timeout": {plain, []any{"timeout is a setting, rate limit and 503 too"}, 0, nil, 1, "", "", 0},
-		"MR-2 permanent":              {plain, []any{providerFault(messages.ProviderAuth)}, 0, nil, 1, messages.ProviderAuth, "false", 0},
-		"transient, then well":        {plain, []any{down, "ok"}, 0, []time.Duration{500 * time.Millisecond}, 2, "", "false", 1},
-		"used up": {plain + "max-retries: 3", []any{down}, 0, []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second}, 4,
+		"MR-2 permanent": {plain, []any{providerFault(messages.ProviderAuth)}, 0, nil, 1, messages.ProviderAuth,
+			"false", 0},
+		"transient, then well": {plain, []any{down, "ok"}, 0, []time.Duration{500 * time.Millisecond}, 2, "", "false", 1},
+		"used up": {plain + "max-retries: 3", []any{down}, 0,
+			[]time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second}, 4,
 			messages.ProviderError, "false", 3},
 		"max-delay bounds": {plain + "max-retries: 3\nmax-delay: 800ms", []any{down}, 0,
-			[]time.Duration{500 * time.Millisecond, 800 * time.Millisecond, 800 * time.Millisecond}, 4, messages.ProviderError, "false", 3},
-		"Retry-After is kept to":                {plain, []any{after(7 * time.Second), "ok"}, 0, []time.Duration{7 * time.Second}, 2, "", "false", 1},
-		"Retry-After beyond max-delay":          {plain, []any{after(time.Minute)}, 0, nil, 1, messages.ProviderLimited, "false", 0},
-		"deadline before the wait is over":      {plain, []any{after(7 * time.Second)}, 5 * time.Second, nil, 1, messages.ProviderLimited, "false", 0},
-		"FB-9 after the first token":            {plain, []any{providerFault(messages.StreamCut)}, 0, nil, 1, messages.StreamCut, "false", 0},
-		"a stage's fault":                       {plain, []any{messages.NewFault(messages.RateLimited, "x").From("limiter")}, 0, nil, 1, messages.RateLimited, "false", 0},
-		"max-retries 0":                         {plain + "max-retries: 0", []any{down}, 0, nil, 1, messages.ProviderError, "false", 0},
-		"target absent (not executed) is tried": {plain, []any{providerFault(messages.TargetAbsent), "ok"}, 0, []time.Duration{500 * time.Millisecond}, 2, "", "false", 1},
+			[]time.Duration{500 * time.Millisecond, 800 * time.Millisecond, 800 * time.Millisecond}, 4, messages.ProviderError,
+			"false", 3},
+		"Retry-After is kept to": {plain, []any{after(7 * time.Second), "ok"}, 0,
+			[]time.Duration{7 * time.Second}, 2, "", "false", 1},
+		"Retry-After beyond max-delay": {plain, []any{after(time.Minute)}, 0, nil, 1, messages.ProviderLimited,
+			"false", 0},
+		"deadline before the wait is over": {plain, []any{after(7 * time.Second)}, 5 * time.Second, nil, 1,
+			messages.ProviderLimited, "false", 0},
+		"FB-9 after the first token": {plain, []any{providerFault(messages.StreamCut)}, 0, nil, 1,
+			messages.StreamCut, "false", 0},
+		"a stage's fault": {plain, []any{messages.NewFault(messages.RateLimited, "x").From("limiter")},
+			0, nil, 1, messages.RateLimited, "false", 0},
+		"max-retries 0": {plain + "max-retries: 0", []any{down}, 0, nil, 1, messages.ProviderError,
+			"false", 0},
+		"target absent (not executed) is tried": {plain, []any{providerFault(messages.TargetAbsent), "ok"}, 0,
+			[]time.Duration{500 * time.Millisecond}, 2, "", "false", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -82,7 +92,8 @@ func TestModelRetryJitter(t *testing.T) {
 	low, high := time.Hour, time.Duration(0)
 	s := harnessModel(t, "model-retry", "base-delay: 1s\nmax-retries: 1", harnessDeps())
 	for range 200 {
-		h := &harness{Stages: []pipeline.Stage{s}, Target: &harnessScript{Lines: map[string][]any{"p": {providerFault(messages.ProviderError)}}}}
+		h := &harness{Stages: []pipeline.Stage{s},
+			Target: &harnessScript{Lines: map[string][]any{"p": {providerFault(messages.ProviderError)}}}}
 		h.Call(t, context.Background(), harnessCall(`{"model":"p"}`))
 		require.Len(t, h.Delays, 1)
 		low, high = min(low, h.Delays[0]), max(high, h.Delays[0])
@@ -96,7 +107,8 @@ func TestModelRetryJitter(t *testing.T) {
 func TestModelRetryWaitsLocally(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		script := &harnessScript{Lines: map[string][]any{"p": {providerFault(messages.ProviderError), providerFault(messages.ProviderError), "ok"}}}
+		script := &harnessScript{Lines: map[string][]any{"p": {providerFault(messages.ProviderError),
+			providerFault(messages.ProviderError), "ok"}}}
 		s := harnessModel(t, "model-retry", "jitter: 0", harnessDeps())
 		var noted []string
 		l := pipeline.Chain([]pipeline.Stage{s}, script)
@@ -133,7 +145,8 @@ func TestFallbackWithRetry(t *testing.T) {
 		keys, err := d.Store("retry").Keys(context.Background(), "")
 		require.NoError(t, err)
 		require.ElementsMatch(t, []string{
-			messages.Key("t1", c.ID, "model-retry", "1"), messages.Key("t1", c.ID, "model-fallback", "1"), messages.Key("t1", c.ID, "model-retry", "2-1"),
+			messages.Key("t1", c.ID, "model-retry", "1"), messages.Key("t1", c.ID, "model-fallback", "1"),
+			messages.Key("t1", c.ID, "model-retry", "2-1"),
 		}, keys, "the second round of the retry has records of its own")
 	})
 	t.Run("FB-15 order swapped: retry outside fallback", func(t *testing.T) {
@@ -146,7 +159,8 @@ func TestFallbackWithRetry(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []string{"p", "m1", "p", "m1"}, script.Asked)
 		require.Equal(t, "ok", harnessText(t, c))
-		require.Equal(t, []string{"model", "model-fallback.afterModel", "model", "model-fallback.afterModel", "model-retry.afterModel",
+		require.Equal(t, []string{"model", "model-fallback.afterModel", "model", "model-fallback.afterModel",
+			"model-retry.afterModel",
 			"model", "model-fallback.afterModel", "model", "model-fallback.afterModel", "model-retry.afterModel"}, c.Slip.Path)
 		require.NotContains(t, c.Notes, messages.NoteIsFallback)
 	})
@@ -154,7 +168,8 @@ func TestFallbackWithRetry(t *testing.T) {
 
 func TestModelRetryConfig(t *testing.T) {
 	t.Parallel()
-	for _, bad := range []string{"max-retries: -1", "max-retries: 100", "base-delay: -1s", "max-delay: 1ms", "jitter: 1.5", "jitter: .nan", "retries: 2"} {
+	for _, bad := range []string{"max-retries: -1", "max-retries: 100", "base-delay: -1s", "max-delay: 1ms",
+		"jitter: 1.5", "jitter: .nan", "retries: 2"} {
 		_, _, err := harnessMake(messages.Model, "model-retry", bad, harnessDeps())
 		require.Error(t, err, bad)
 	}

@@ -54,7 +54,8 @@ func TestRoutesOfACall(t *testing.T) { // (FO-1, FO-2, FO-8)
 		"two tries at one provider have a pause": {lines: map[string][]any{"a/p": {down}, "a/m": {"a"}},
 			config: "[a/m]", asked: []string{"a/p", "a/m"}, text: "a", delays: []time.Duration{300 * time.Millisecond}},
 		"what can never be is tried once": {
-			lines:  map[string][]any{"a/p": {fault(messages.ModelNotFound, 0)}, "a/m": {fault(messages.ContextLength, 0)}, "a/n": {"n"}},
+			lines: map[string][]any{"a/p": {fault(messages.ModelNotFound, 0)}, "a/m": {fault(messages.ContextLength, 0)},
+				"a/n": {"n"}},
 			config: "[a/m, a/n]", asked: []string{"a/p", "a/m", "a/n"}, text: "n",
 			delays: []time.Duration{300 * time.Millisecond, 600 * time.Millisecond}},
 		"the runs are used up": {lines: map[string][]any{"a/p": {silent}, "b/m": {down}, "c/m": {"c"}}, runs: 3,

@@ -21,7 +21,7 @@ type PairRepaired struct {
 	Dropped    []string `json:"dropped,omitempty"`    // results without a call
 	Duplicates []string `json:"duplicates,omitempty"` // further results of a call
 	Moved      []string `json:"moved,omitempty"`      // results that did not stand behind their call
-	Matched    []string `json:"matched,omitempty"`    // results that named no call: the ids of the calls they were given to
+	Matched    []string `json:"matched,omitempty"`    // results without an id: the ids of the calls that got them
 	Renamed    []string `json:"renamed,omitempty"`    // new ids of calls that had none, or one that was taken
 }
 
@@ -48,7 +48,7 @@ func defaultPairRepair() PairRepairConfig {
 }
 
 // newPairRepair makes the stage that puts tool calls and tool results together again before anything edits the
-// history (CU-13). Afterwards every assistant message with tool calls is followed at once by exactly one result for
+// history. Afterwards every assistant message with tool calls is followed at once by exactly one result for
 // each id, which is what upstreams check. A history that is right already keeps every byte.
 func newPairRepair(_ *PairRepairConfig, d Deps) (pipeline.Stage, error) {
 	return pipeline.Stage{
@@ -68,7 +68,8 @@ func newPairRepair(_ *PairRepairConfig, d Deps) (pipeline.Stage, error) {
 			c.Note(messages.NotePairRepair, done)
 			c.Edited("pair-repair", done.words()...)
 			d.Log.Info("pair repair", "call", c.ID, "made", len(done.Made), "dropped", len(done.Dropped),
-				"duplicates", len(done.Duplicates), "moved", len(done.Moved), "matched", len(done.Matched), "renamed", len(done.Renamed))
+				"duplicates", len(done.Duplicates), "moved", len(done.Moved), "matched", len(done.Matched),
+				"renamed", len(done.Renamed))
 			return pipeline.Continue(), nil
 		},
 	}, nil

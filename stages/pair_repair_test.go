@@ -62,7 +62,8 @@ func TestPairRepair(t *testing.T) {
 			done: stages.PairRepaired{Moved: []string{"a"}},
 		},
 		"one id for two calls": {
-			in: M{calling("a f", "a g"), result("a", "1"), result("a", "2")}, want: M{calling("a f", "a_2 g"), result("a", "1"), result("a_2", "2")},
+			in:   M{calling("a f", "a g"), result("a", "1"), result("a", "2")},
+			want: M{calling("a f", "a_2 g"), result("a", "1"), result("a_2", "2")},
 			done: stages.PairRepaired{Renamed: []string{"a_2"}},
 		},
 		"calls without ids": {
@@ -119,8 +120,10 @@ func TestShapingStagesLeaveOddBodiesAlone(t *testing.T) {
 			}
 			stage, _, err := stages.All()[i].Make(s.Config(), stages.Deps{})
 			require.NoError(t, err)
-			for _, body := range []string{`{}`, `null`, `[]`, `"text"`, `7`, `{"messages":null}`, `{"messages":{}}`, `{"messages":"x"}`,
-				`{"messages":[]}`, `{"messages":[1,null,"x",[{}]]}`, `{"messages":[{}]}`, `{"messages":[{"role":7}],"tools":{"a":1}}`,
+			for _, body := range []string{`{}`, `null`, `[]`, `"text"`, `7`, `{"messages":null}`, `{"messages":{}}`,
+				`{"messages":"x"}`,
+				`{"messages":[]}`, `{"messages":[1,null,"x",[{}]]}`, `{"messages":[{}]}`,
+				`{"messages":[{"role":7}],"tools":{"a":1}}`,
 				`{"messages":[{"role":"assistant","tool_calls":[1,null,{"id":null}]}],"tools":[1,null]}`, `not json`} {
 				t.Run(fmt.Sprintf("%s %s", name, body), func(t *testing.T) {
 					t.Parallel()

@@ -12,10 +12,10 @@ import (
 	"github.com/shallot-nats/shallot/stages/internal/pii"
 )
 
-// PIIConfig is agent.interceptor.pii (contracts T4).
+// PIIConfig is agent.interceptor.pii.
 type PIIConfig struct {
 	Common             `yaml:",inline"`
-	Rules              []PIIRule `yaml:"rules" doc:"What is looked for and what is done with it; none: email with REDACT (tool-pii: the rules of pii)."`
+	Rules              []PIIRule `yaml:"rules" doc:"What is looked for and what is done with it; none: email with REDACT."`
 	ApplyToInput       bool      `yaml:"apply-to-input" doc:"User messages."`
 	ApplyToOutput      bool      `yaml:"apply-to-output" doc:"Replies."`
 	ApplyToToolResults bool      `yaml:"apply-to-tool-results" doc:"Tool results in the messages."`
@@ -28,17 +28,18 @@ type PIIRule = pii.Rule
 // ToolPIIConfig is agent.interceptor.tool-pii. Without rules of its own it uses those of pii.
 type ToolPIIConfig struct {
 	Common     `yaml:",inline"`
-	Rules      []PIIRule `yaml:"rules" doc:"What is looked for and what is done with it; none: email with REDACT (tool-pii: the rules of pii)."`
+	Rules      []PIIRule `yaml:"rules" doc:"What is looked for and what is done with it; none: the rules of pii."`
 	HashKeyEnv string    `yaml:"hash-key-env" doc:"Environment variable that holds the key of HASH."`
 }
 
-// piiStage keeps personal data from the model and, if told so, from the caller (S4-PII-1). Input is every text of
-// the request but tool results; output is every text of the reply but tool calls. Names of people and postal addresses
-// are not looked for, nor is anything in images, files and audio. It fails closed: an error of either phase ends the call.
+// piiStage keeps personal data from the model and, if told so, from the caller. Input is every text of the request but
+// tool results; output is every text of the reply but tool calls, which must stay what the model asked for. Names of
+// people and postal addresses are not looked for, nor is anything in images, files and audio. It fails closed: an error
+// of either phase ends the call.
 //
 // REPLACE gives the model a placeholder and puts the value back in the reply's texts and tool-call arguments; the
 // values travel in the call's private state only. In output and tool results, where nothing is put back, REPLACE acts
-// as REDACT. Output rules never touch tool calls (PI-7).
+// as REDACT.
 type piiStage struct {
 	rules                pii.Rules
 	key                  []byte
@@ -55,10 +56,11 @@ func newPII(c *PIIConfig, d Deps) (pipeline.Stage, error) {
 		return pipeline.Stage{}, err
 	}
 	if !c.ApplyToInput && !c.ApplyToOutput && !c.ApplyToToolResults {
-		return pipeline.Stage{}, errors.New("apply-to-input, apply-to-output and apply-to-tool-results are all false; switch one on or the stage off")
+		return pipeline.Stage{}, errors.New("apply-to-input, apply-to-output and apply-to-tool-results are all false; " +
+			"switch one on or the stage off")
 	}
 	p := piiStage{rules: rules, key: key, input: c.ApplyToInput, output: c.ApplyToOutput, tools: c.ApplyToToolResults}
-	s := pipeline.Stage{FailClosed: true}
+	s := pipeline.Stage{Role: pipeline.RoleRedact, FailClosed: true}
 	if p.input || p.tools {
 		s.Before = p.before
 		s.Reads, s.Writes = append(s.Reads, "request"), append(s.Writes, "request")

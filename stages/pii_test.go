@@ -33,7 +33,8 @@ func rule(kind, strategy string) []stages.PIIRule {
 }
 
 func userSays(text string) *messages.Call {
-	return callIn("", string(rawjson.Encode(map[string]any{"messages": []any{map[string]any{"role": "user", "content": text}}})))
+	return callIn("", string(rawjson.Encode(map[string]any{"messages": []any{map[string]any{"role": "user",
+		"content": text}}})))
 }
 
 func sawText(request []byte, i int) string { return chat.Messages(request)[i].Text() }
@@ -47,14 +48,16 @@ func TestPIIStrategies(t *testing.T) {
 		text, want string
 		match      string
 	}{
-		"PI-1 redact":         {text: "mail joe@example.com now", want: "mail [REDACTED_EMAIL] now"},
-		"PI-2 mask 16":        {rules: rule("credit_card", "MASK"), text: "4111111111111111", want: "************1111"},
-		"PI-2 mask 4":         {rules: custom, text: "is X123.", want: "is ****."},
-		"PI-3 hash":           {rules: rule("email", "HASH"), text: "a joe@example.com b", match: hash},
-		"PI-5 checksum":       {rules: rule("credit_card", "REDACT"), text: "4111111111111112", want: "4111111111111112"},
-		"PI-5 no address":     {rules: rule("ip", "REDACT"), text: "999.1.1.1 and 1.2.3", want: "999.1.1.1 and 1.2.3"},
-		"PI-8 overlap custom": {rules: []stages.PIIRule{{Type: "email"}, {Type: "custom", Name: "word", Pattern: `say joe@\w+`}}, text: "I say joe@example.com!", want: "I [REDACTED_WORD]!"},
-		"PI-8 overlap":        {rules: []stages.PIIRule{{Type: "phone"}, {Type: "credit_card"}}, text: "tel 4111 1111 1111 1111.", want: "tel [REDACTED_CREDIT_CARD]."},
+		"PI-1 redact":     {text: "mail joe@example.com now", want: "mail [REDACTED_EMAIL] now"},
+		"PI-2 mask 16":    {rules: rule("credit_card", "MASK"), text: "4111111111111111", want: "************1111"},
+		"PI-2 mask 4":     {rules: custom, text: "is X123.", want: "is ****."},
+		"PI-3 hash":       {rules: rule("email", "HASH"), text: "a joe@example.com b", match: hash},
+		"PI-5 checksum":   {rules: rule("credit_card", "REDACT"), text: "4111111111111112", want: "4111111111111112"},
+		"PI-5 no address": {rules: rule("ip", "REDACT"), text: "999.1.1.1 and 1.2.3", want: "999.1.1.1 and 1.2.3"},
+		"PI-8 overlap custom": {rules: []stages.PIIRule{{Type: "email"},
+			{Type: "custom", Name: "word", Pattern: `say joe@\w+`}}, text: "I say joe@example.com!", want: "I [REDACTED_WORD]!"},
+		"PI-8 overlap": {rules: []stages.PIIRule{{Type: "phone"}, {Type: "credit_card"}}, text: "tel 4111 1111 1111 1111.",
+			want: "tel [REDACTED_CREDIT_CARD]."},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -87,7 +90,11 @@ func TestPIIStrategies(t *testing.T) {
 func TestPIIConfig(t *testing.T) {
 	t.Parallel()
 	for want, edit := range map[string]func(*stages.PIIConfig){
-		"hash-key-env":      func(c *stages.PIIConfig) { c.Rules = rule("email", "HASH"); c.HashKeyEnv = "SHALLOT_NO_SUCH_KEY" },
+		"hash-key-env": func(c *stages.PIIConfig) {
+			c.Rules = rule("email",
+				"HASH")
+			c.HashKeyEnv = "SHALLOT_NO_SUCH_KEY"
+		},
 		"rules[0].strategy": func(c *stages.PIIConfig) { c.Rules = rule("email", "HIDE") },
 		"rules[0].type":     func(c *stages.PIIConfig) { c.Rules = rule("name", "REDACT") },
 		"rules: the list":   func(c *stages.PIIConfig) { c.Rules = []stages.PIIRule{} },
@@ -116,16 +123,21 @@ func TestPIIConfig(t *testing.T) {
 }
 
 const history = `{"temperature":0,"messages":[{"role":"system","content":"help"},
-{"role":"user","content":[{"type":"text","text":"I am joe@example.com"},{"type":"image_url","image_url":{"url":"http://x/joe@example.com"}}]},
-{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"to\":\"joe@example.com\",\"joe@example.com\":1.50,\"n\":[\"a\\\"b eve@example.com\"]}"}}]},
-{"role":"tool","tool_call_id":"1","content":"sent to joe@example.com"},{"role":"assistant","content":""},{"role":"user"}]}`
+{"role":"user","content":[{"type":"text","text":"I am joe@example.com"},` +
+	`{"type":"image_url","image_url":{"url":"http://x/joe@example.com"}}]},
+{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f",` +
+	`"arguments":"{\"to\":\"joe@example.com\",\"joe@example.com\":1.50,\"n\":[\"a\\\"b eve@example.com\"]}"}}]},
+{"role":"tool","tool_call_id":"1","content":"sent to joe@example.com"},` +
+	`{"role":"assistant","content":""},{"role":"user"}]}`
 
 func TestPIIInput(t *testing.T) {
 	t.Parallel()
 	_, saw := runOverWire(t, piiStage(t, nil), callIn("", history), replyWith("joe@example.com"))
 	msgs := chat.Messages(saw)
-	require.Contains(t, string(msgs[1].Raw), `{"type":"text","text":"I am [REDACTED_EMAIL]"},{"type":"image_url","image_url":{"url":"http://x/joe@example.com"}}`)
-	require.Equal(t, `{"to":"[REDACTED_EMAIL]","joe@example.com":1.50,"n":["a\"b [REDACTED_EMAIL]"]}`, msgs[2].ToolCalls()[0].Arguments())
+	require.Contains(t, string(msgs[1].Raw),
+		`{"type":"text","text":"I am [REDACTED_EMAIL]"},{"type":"image_url","image_url":{"url":"http://x/joe@example.com"}}`)
+	require.Equal(t, `{"to":"[REDACTED_EMAIL]","joe@example.com":1.50,"n":["a\"b [REDACTED_EMAIL]"]}`,
+		msgs[2].ToolCalls()[0].Arguments())
 	t.Run("PI-6 defaults", func(t *testing.T) {
 		c, saw := runOverWire(t, piiStage(t, nil), callIn("", history), replyWith("joe@example.com"))
 		require.Equal(t, "sent to joe@example.com", sawText(saw, 3))
@@ -153,7 +165,9 @@ func TestPIIOutput(t *testing.T) {
 	}
 	t.Run("PI-7 calls intact", func(t *testing.T) {
 		t.Parallel()
-		reply := `{"choices":[{"message":{"content":"to joe@example.com","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"to\":\"joe@example.com\"}"}}]}},{"index":1,"message":{"content":null,"refusal":null}}]}`
+		reply := `{"choices":[{"message":{"content":"to joe@example.com","tool_calls":[{"id":"1","type":"function",` +
+			`"function":{"name":"f","arguments":"{\"to\":\"joe@example.com\"}"}}]}},` +
+			`{"index":1,"message":{"content":null,"refusal":null}}]}`
 		c, _ := runOverWire(t, out("REDACT"), userSays("x"), []byte(reply))
 		require.Equal(t, strings.Replace(reply, "to joe@example.com", "to [REDACTED_EMAIL]", 1), string(c.Reply()))
 	})
@@ -173,13 +187,17 @@ func TestPIIReplace(t *testing.T) {
 		return userSays("joe@example.com, eve@example.com, joe@example.com, +14155552671; <EMAIL_nobody> is mine")
 	}
 	_, saw := runOverWire(t, s, ask(), replyWith("x"))
-	found := regexp.MustCompile(`^<EMAIL_([a-z]{10})>, <EMAIL_([a-z]{10})>, <EMAIL_([a-z]{10})>, <PHONE_([a-z]{10})>; <EMAIL_nobody> is mine$`).
+	found := regexp.MustCompile(`^<EMAIL_([a-z]{10})>, <EMAIL_([a-z]{10})>, <EMAIL_([a-z]{10})>, ` +
+		`<PHONE_([a-z]{10})>; <EMAIL_nobody> is mine$`).
 		FindStringSubmatch(sawText(saw, 0))
 	require.NotNil(t, found, sawText(saw, 0))
 	require.Equal(t, found[1], found[3])
 	require.NotEqual(t, found[1], found[2])
-	c, _ := runOverWire(t, s, ask(), []byte(strings.NewReplacer("JOE", "EMAIL_"+found[1], "EVE", "EMAIL_"+found[2], "PHONE", "PHONE_"+found[4]).Replace(
-		`{"choices":[{"message":{"content":"Dear <EVE>, <EMAIL_nobody> <EMAIL_bcdfghjklm> <JOE","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"to\":\"<JOE>\",\"b\":\"\\u003cJOE\\u003e\",\"c\":\"\\\\u003cJOE>\"}"}}]}},{"index":1,"message":{"content":"<PHONE>"}}]}`)))
+	c, _ := runOverWire(t, s, ask(), []byte(strings.NewReplacer("JOE", "EMAIL_"+found[1], "EVE", "EMAIL_"+found[2],
+		"PHONE", "PHONE_"+found[4]).Replace(
+		`{"choices":[{"message":{"content":"Dear <EVE>, <EMAIL_nobody> <EMAIL_bcdfghjklm> <JOE","tool_calls":[{"id":"1",`+
+			`"type":"function","function":{"name":"f","arguments":"{\"to\":\"<JOE>\",\"b\":\"\\u003cJOE\\u003e\",`+
+			`\"c\":\"\\\\u003cJOE>\"}"}}]}},{"index":1,"message":{"content":"<PHONE>"}}]}`)))
 	require.Equal(t, "Dear eve@example.com, <EMAIL_nobody> <EMAIL_bcdfghjklm> <EMAIL_"+found[1], textOf(c, 0))
 	require.Equal(t, "+14155552671", textOf(c, 1))
 	args := chat.Choices(c.Reply())[0].Message().ToolCalls()[0].Arguments()
@@ -198,10 +216,14 @@ func TestPlaceholdersMeanOnePersonInASessionAndNobodyElseAnywhere(t *testing.T) 
 	t.Parallel()
 	s := piiStage(t, func(c *stages.PIIConfig) { c.Rules = rule("email", "REPLACE") })
 	other := piiStage(t, func(c *stages.PIIConfig) { c.Rules, c.HashKeyEnv = rule("email", "REPLACE"), "HOME" })
-	none := piiStage(t, func(c *stages.PIIConfig) { c.Rules, c.HashKeyEnv = rule("email", "REPLACE"), "SHALLOT_NO_SUCH_KEY" })
+	none := piiStage(t, func(c *stages.PIIConfig) {
+		c.Rules, c.HashKeyEnv = rule("email", "REPLACE"),
+			"SHALLOT_NO_SUCH_KEY"
+	})
 	joe := placeholder(t, s, "t", "s", "joe@example.com")
 	require.Equal(t, "mail "+joe, placeholder(t, s, "t", "s", "mail joe@example.com"), "the same in a later call")
-	require.True(t, strings.HasSuffix(placeholder(t, s, "t", "s", "eve@example.com and joe@example.com"), joe), "wherever it comes first")
+	require.True(t, strings.HasSuffix(placeholder(t, s, "t", "s", "eve@example.com and joe@example.com"), joe),
+		"wherever it comes first")
 	seen := map[string]string{joe: ""}
 	for name, p := range map[string]string{
 		"another person":  placeholder(t, s, "t", "s", "eve@example.com"),
@@ -218,8 +240,12 @@ func TestPlaceholdersMeanOnePersonInASessionAndNobodyElseAnywhere(t *testing.T) 
 
 // piiText draws texts that are dense in finds and half finds.
 func piiText(rt *rapid.T, label string) string {
-	piece := rapid.OneOf(rapid.SampledFrom([]string{"joe@example.com", "joe@", "@", "example.co.uk", "müller@beispiel.de", "谢谢", " ", ". ", "\n", "4111 1111 1111 1111", "4111", "-", "1", "GB82 WEST 1234 5698 7654 32",
-		"GB82", "192.168.1.1", "fe80::1", "::", "+49 30 901820", "tel ", "(415) 555-2671", "sk-abcdEFGH1234ijkl", "s", "sk", "eyJ", "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----", "-----", "<EMAIL_1>", "<EMAIL_", "<", ">", "\\", "version "}), rapid.StringN(0, 4, -1))
+	piece := rapid.OneOf(rapid.SampledFrom([]string{"joe@example.com", "joe@", "@", "example.co.uk",
+		"müller@beispiel.de", "谢谢", " ", ". ", "\n", "4111 1111 1111 1111", "4111", "-", "1",
+		"GB82 WEST 1234 5698 7654 32",
+		"GB82", "192.168.1.1", "fe80::1", "::", "+49 30 901820", "tel ", "(415) 555-2671", "sk-abcdEFGH1234ijkl", "s", "sk",
+		"eyJ", "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----", "-----", "<EMAIL_1>", "<EMAIL_", "<", ">", "\\",
+		"version "}), rapid.StringN(0, 4, -1))
 	return strings.ToValidUTF8(strings.Join(rapid.SliceOfN(piece, 0, 10).Draw(rt, label), ""), "?")
 }
 
@@ -246,7 +272,8 @@ func TestPIIFilterEqualsAfter(t *testing.T) {
 		require.NoError(rt, err)
 		got := throughFilter(f, pipeline.ChunkKey{Choice: 1, Tool: -1}, text, sizes)
 		args := throughFilter(f, pipeline.ChunkKey{Choice: 1, Tool: 0}, text, sizes)
-		choice := map[string]any{"message": map[string]any{"content": text, "tool_calls": []any{map[string]any{"function": map[string]any{"name": "f", "arguments": text}}}}}
+		choice := map[string]any{"message": map[string]any{"content": text,
+			"tool_calls": []any{map[string]any{"function": map[string]any{"name": "f", "arguments": text}}}}}
 		c.SetReply(rawjson.Encode(map[string]any{"choices": []any{choice}}))
 		_, err = s.After(t.Context(), c)
 		require.NoError(rt, err)
@@ -258,19 +285,22 @@ func TestPIIFilterEqualsAfter(t *testing.T) {
 func TestPIIRestoreUndoesReplace(t *testing.T) {
 	t.Parallel()
 	s := piiStage(t, func(c *stages.PIIConfig) {
-		c.Rules = append(rule("email", "REPLACE"), append(rule("secret", "REPLACE"), stages.PIIRule{Type: "custom", Pattern: "[0-9\"\n]+", Strategy: "REPLACE"})...)
+		c.Rules = append(rule("email", "REPLACE"), append(rule("secret", "REPLACE"),
+			stages.PIIRule{Type: "custom", Pattern: "[0-9\"\n]+", Strategy: "REPLACE"})...)
 	})
 	rapid.Check(t, func(rt *rapid.T) {
 		text := piiText(rt, "text")
 		args := string(rawjson.Encode(map[string]string{"k": piiText(rt, "args")}))
 		c := callIn("", string(rawjson.Encode(map[string]any{"messages": []any{
 			map[string]any{"role": "user", "content": text},
-			map[string]any{"role": "assistant", "content": nil, "tool_calls": []any{map[string]any{"function": map[string]any{"arguments": args}}}}}})))
+			map[string]any{"role": "assistant", "content": nil,
+				"tool_calls": []any{map[string]any{"function": map[string]any{"arguments": args}}}}}})))
 		_, err := s.Before(t.Context(), c)
 		require.NoError(rt, err)
 		msgs := chat.Messages(c.Request())
 		call := msgs[1].ToolCalls()[0]
-		c.SetReply(rawjson.Encode(map[string]any{"choices": []any{map[string]any{"message": map[string]any{"content": msgs[0].Text(), "tool_calls": []any{json.RawMessage(call.Raw)}}}}}))
+		said := map[string]any{"content": msgs[0].Text(), "tool_calls": []any{json.RawMessage(call.Raw)}}
+		c.SetReply(rawjson.Encode(map[string]any{"choices": []any{map[string]any{"message": said}}}))
 		_, err = s.After(t.Context(), c)
 		require.NoError(rt, err)
 		require.Equal(rt, text, textOf(c, 0))

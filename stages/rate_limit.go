@@ -14,14 +14,14 @@ type RateLimitConfig struct {
 	Common `yaml:",inline"`
 	// Tools are the limits by tool name, or by a pattern such as "search_*". The tool's own name counts first, then the
 	// longest pattern that fits. Each tenant has its own quota of each tool.
-	Tools map[string]RateLimit `yaml:"tools" json:"tools" doc:"Limits by name of the tool."`
+	Tools map[string]RateLimit `yaml:"tools" doc:"Limits by name of the tool."`
 }
 
 // RateLimit allows Limit attempts in each Per, of which Burst may come at once.
 type RateLimit struct {
-	Limit int           `yaml:"limit" json:"limit" doc:"Calls in the time." required:"true" min:"1"`
-	Per   time.Duration `yaml:"per" json:"per" doc:"The time."`
-	Burst int           `yaml:"burst" json:"burst" doc:"Calls at once; 0: the limit." min:"0"`
+	Limit int           `yaml:"limit" doc:"Calls in the time." required:"true" min:"1"`
+	Per   time.Duration `yaml:"per" doc:"The time."`
+	Burst int           `yaml:"burst" doc:"Calls at once; 0: the limit." min:"0"`
 }
 
 // SetDefaults fills a new entry before the keys of a file are read into it.
@@ -80,7 +80,7 @@ const maxTaken = 256
 
 // newRateLimit makes the stage that limits how often a tool runs for a tenant. It stands inner to cache and retry: a
 // hit uses no quota, each attempt does. A call over the limit gets the fault rate_limited with Retry-After; it is not
-// retried here, because the limit is ours and not the tool's (contracts 7). It fails closed.
+// retried here, because the limit is ours: the tool did not fail. It fails closed.
 func newRateLimit(cfg *RateLimitConfig, d Deps) (pipeline.Stage, error) {
 	before := func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
 		tool, _, _ := cutVersion(c.Tool)
@@ -104,7 +104,9 @@ func newRateLimit(cfg *RateLimitConfig, d Deps) (pipeline.Stage, error) {
 }
 
 // takeToken takes one token for the attempt, or returns how long until there is one.
-func takeToken(ctx context.Context, s pipeline.Store, key string, r RateLimit, attempt string) (wait time.Duration, err error) {
+func takeToken(
+	ctx context.Context, s pipeline.Store, key string, r RateLimit, attempt string,
+) (wait time.Duration, err error) {
 	each := r.Per / time.Duration(r.Limit)
 	ttl := time.Duration(r.Burst)*each + 2*time.Minute
 	_, err = pipeline.Change(ctx, s, key, ttl, func(b *bucket) (bool, error) {

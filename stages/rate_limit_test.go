@@ -15,7 +15,8 @@ import (
 
 func TestRateLimit(t *testing.T) {
 	t.Parallel()
-	config := map[string]string{"rate-limit": "tools: {x: {limit: 3, per: 3s}, 'search_*': {limit: 1, per: 1m}, '*': {limit: 100, per: 1m}}"}
+	config := map[string]string{"rate-limit": "tools: {x: {limit: 3, per: 3s}, 'search_*': {limit: 1, per: 1m}," +
+		" '*': {limit: 100, per: 1m}}"}
 	t.Run("burst, refill, Retry-After", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
@@ -30,7 +31,7 @@ func TestRateLimit(t *testing.T) {
 			other := toolCall("x", `{}`)
 			other.Tenant = "t2"
 			require.Nil(t, c.Call(t, t.Context(), other).Fault, "each tenant has its own")
-			time.Sleep(time.Second)
+			<-time.After(time.Second)
 			require.Nil(t, c.Run(t, "x", `{}`).Fault)
 			require.NotNil(t, c.Run(t, "x", `{}`).Fault)
 			require.Nil(t, c.Run(t, "search_a", `{}`).Fault)

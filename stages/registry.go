@@ -12,17 +12,16 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
-// Spec is one line of the registry: the stage's place in the default chain (contracts T1) and how it is made.
+// Spec is one line of the registry: the stage's place in the default chain and how it is made.
 type Spec struct {
 	Name  string // the stage, and the key under agent.interceptor; kinds may share one (audit)
-	Alias string // the documents' class name, or empty
+	Alias string // the class name that the specification gives it, or empty
 	Kind  messages.Kind
 	Order int
 	Tier  pipeline.Tier
-	Role  pipeline.Role // what the stage is to the route checker, if one of its rules is about it
 	// Config returns a pointer to a fresh configuration with the defaults in it.
 	Config func() any
-	// New makes the stage from such a pointer. Name, alias, kind, order, tier and role are filled in by Make.
+	// New makes the stage from such a pointer. Make fills in what the line says: name, alias, kind, order and tier.
 	New func(config any, d Deps) (pipeline.Stage, error)
 	// On reports whether the stage is on by default; nil means that it is.
 	On func(config any) bool
@@ -30,10 +29,10 @@ type Spec struct {
 
 // Common holds the keys that every stage's section has. It is embedded inline in each configuration.
 type Common struct {
-	Enabled  *bool    `yaml:"enabled" json:"enabled,omitempty" doc:"Whether calls that enter pass it; not written: as the table of stages says."`
-	Order    *int     `yaml:"order" json:"order,omitempty" doc:"Place in the chain; low is outermost."`
-	OnAbsent string   `yaml:"on-absent" json:"on-absent,omitempty" doc:"When no process serves it: wait until the deadline (default), or skip (optional stages only)." enum:"wait,skip,"`
-	ApplyTo  []string `yaml:"apply-to" json:"apply-to,omitempty" doc:"Classes of model calls that pass it: agent, session, bare; empty: all." enum:"agent,session,bare"`
+	Enabled  *bool    `yaml:"enabled" doc:"Whether calls that enter pass it; not written: as the table of stages says."`
+	Order    *int     `yaml:"order" doc:"Place in the chain; low is outermost."`
+	OnAbsent string   `yaml:"on-absent" doc:"If nobody serves it, wait (default) or skip (if optional)." enum:"wait,skip,"`
+	ApplyTo  []string `yaml:"apply-to" doc:"Calls that pass it: agent, session, bare; empty: all." enum:"agent,session,bare"`
 }
 
 // CommonKeys returns the embedded keys, for whoever holds a configuration as any.
@@ -42,10 +41,15 @@ func (c *Common) CommonKeys() *Common { return c }
 // Configured is what every stage configuration is.
 type Configured interface{ CommonKeys() *Common }
 
-// stage is one line of [All]: a typed constructor and the defaults of its configuration.
+// stage is one line of [All]: a typed constructor and the defaults of its configuration. The orders below 10 are those
+// of mandatory stages.
 func stage[C any](
-	name string, kind messages.Kind, order int, tier pipeline.Tier, make func(*C, Deps) (pipeline.Stage, error), c C,
+	name string, kind messages.Kind, order int, make func(*C, Deps) (pipeline.Stage, error), c C,
 ) Spec {
+	tier := pipeline.Optional
+	if order < 10 {
+		tier = pipeline.Mandatory
+	}
 	return Spec{
 		Name: name, Kind: kind, Order: order, Tier: tier,
 		Config: func() any { d := c; return &d },
@@ -59,11 +63,11 @@ func stage[C any](
 	}
 }
 
-// alias gives the stage the documents' class name.
+// alias gives the stage the class name that the specification has for it.
 func (s Spec) alias(name string) Spec { s.Alias = name; return s }
 
-// is says what the stage is to the route checker.
-func (s Spec) is(role pipeline.Role) Spec { s.Role = role; return s }
+// fixed keeps the stage on every route, though it is not among the outermost.
+func (s Spec) fixed() Spec { s.Tier = pipeline.Fixed; return s }
 
 // when says what of its configuration switches the stage on.
 func (s Spec) when(on func(config any) bool) Spec { s.On = on; return s }
@@ -99,9 +103,6 @@ func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err 
 		return stage, enabled, under("agent.interceptor."+section, err)
 	}
 	stage.Name, stage.Alias, stage.Kind, stage.Order, stage.Tier = s.Name, s.Alias, s.Kind, s.Order, s.Tier
-	if stage.Role == "" {
-		stage.Role = s.Role
-	}
 	if common.Order != nil {
 		stage.Order = *common.Order
 	}
@@ -117,7 +118,8 @@ func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err 
 	case "", "wait":
 	case "skip":
 		if s.Tier != pipeline.Optional {
-			return stage, enabled, fmt.Errorf("agent.interceptor.%s.on-absent: %s stages wait; skip is for optional ones", s.Name, s.Tier)
+			return stage, enabled, fmt.Errorf("agent.interceptor.%s.on-absent: %s stages wait; skip is for optional ones",
+				s.Name, s.Tier)
 		}
 		stage.SkipAbsent = true
 	default:
@@ -127,49 +129,37 @@ func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err 
 }
 
 // Short names, so that a stage is one line of [All].
-const (
-	modelCall, toolCall, agentRun = messages.Model, messages.Tool, messages.Agent
-	mandatory, fixed, optional    = pipeline.Mandatory, pipeline.Fixed, pipeline.Optional
-)
+const modelCall, toolCall, agentRun = messages.Model, messages.Tool, messages.Agent
 
-// All is the default chain of contracts T1: one line an interceptor, in registration order.
+// All is the default chain: one line an interceptor, in registration order.
 func All() []Spec {
 	return []Spec{
-		stage("audit", modelCall, 0, mandatory, newAudit, AuditConfig{}),
-		stage("call-limit", modelCall, 3, mandatory, newCallLimit, defaultCallLimit()).
-			alias("ModelCallLimitHook").when(callLimitOn),
-		stage("budget", modelCall, 4, mandatory, newBudget, BudgetConfig{}).when(budgetOn),
-		stage("pii", modelCall, 6, mandatory, newPII, defaultPII()).alias("PIIDetectionHook").is(pipeline.RoleRedact).off(),
-		stage("model-fallback", modelCall, 10, optional, newModelFallback, modelFallbackDefaults()).
-			alias("ModelFallbackInterceptor").is(pipeline.RoleFallback),
-		stage("pair-repair", modelCall, 25, optional, newPairRepair, defaultPairRepair()),
-		stage("context-editing", modelCall, 30, optional, newContextEditing, defaultContextEditing()).
-			alias("ContextEditingInterceptor"),
-		stage("sub-agent", modelCall, 60, optional, newSubAgent, defaultSubAgent()).alias("SubAgentInterceptor"),
-		stage("tool-selection", modelCall, 70, optional, newToolSelection, defaultToolSelection()).
-			alias("ToolSelectionInterceptor"),
-		stage("todo-list", modelCall, 80, optional, newTodo, defaultTodo()).alias("TodoListInterceptor"),
-		stage("model-cache", modelCall, 90, optional, newModelCache, defaultModelCache()).is(pipeline.RoleCache).off(),
-		stage("model-retry", modelCall, 95, optional, newModelRetry, defaultModelRetry()).is(pipeline.RoleRetry).off(),
-		stage("logging", modelCall, 100, optional, newLogging, LoggingConfig{Sample: 1}).alias("LoggingModelInterceptor"),
-		stage("audit", toolCall, 0, mandatory, newAudit, AuditConfig{}),
-		stage("tool-fallback", toolCall, 10, optional, newToolFallback, ToolFallbackConfig{}).
-			alias("FallbackManager").is(pipeline.RoleFallback),
-		stage("tool-arguments", toolCall, 14, fixed, newToolArguments, ToolArgumentsConfig{}).
-			alias("ArgParser").is(pipeline.RoleArguments),
-		stage("approval", toolCall, 16, fixed, newApproval, ApprovalConfig{}).is(pipeline.RoleApprove),
-		stage("tool-cache", toolCall, 20, optional, newToolCache, defaultToolCache()).
-			alias("CachingToolInterceptor").is(pipeline.RoleCache),
-		// The same order as the cache, as the documents have it (X-3); registered after it, so inner to it (X-5).
-		stage("large-result-eviction", toolCall, 20, optional, newLargeResultEviction, largeResultEvictionDefaults()).
-			alias("LargeResultEvictionInterceptor").is(pipeline.RoleEvict),
-		stage("tool-retry", toolCall, 30, optional, newToolRetry, defaultToolRetry()).
-			alias("RetryToolInterceptor").is(pipeline.RoleRetry),
-		stage("tool-error", toolCall, 35, optional, newToolError, ToolErrorConfig{}).alias("ToolErrorInterceptor"),
-		stage("rate-limit", toolCall, 40, optional, newRateLimit, RateLimitConfig{}).when(rateLimitOn),
-		stage("concurrency", toolCall, 45, optional, newConcurrency, defaultConcurrency()).when(concurrencyOn),
-		stage("tool-pii", toolCall, 48, optional, newToolPII, ToolPIIConfig{}).is(pipeline.RoleRedact).off(),
-		stage("timeout", toolCall, 50, fixed, newTimeout, TimeoutConfig{}).alias("TimeoutExecutor"),
-		stage("audit", agentRun, 0, mandatory, newAudit, AuditConfig{}),
+		stage("audit", modelCall, 0, newAudit, AuditConfig{}),
+		stage("call-limit", modelCall, 3, newCallLimit, defaultCallLimit()).alias("ModelCallLimitHook").when(callLimitOn),
+		stage("budget", modelCall, 4, newBudget, BudgetConfig{}).when(budgetOn),
+		stage("pii", modelCall, 6, newPII, defaultPII()).alias("PIIDetectionHook").off(),
+		stage("model-fallback", modelCall, 10, newModelFallback, defaultModelFallback()).alias("ModelFallbackInterceptor"),
+		stage("pair-repair", modelCall, 25, newPairRepair, defaultPairRepair()),
+		stage("context-editing", modelCall, 30, newContextEditing, defaultEditing()).alias("ContextEditingInterceptor"),
+		stage("sub-agent", modelCall, 60, newSubAgent, defaultSubAgent()).alias("SubAgentInterceptor"),
+		stage("tool-selection", modelCall, 70, newToolSelection, defaultToolSelection()).alias("ToolSelectionInterceptor"),
+		stage("todo-list", modelCall, 80, newTodo, defaultTodo()).alias("TodoListInterceptor"),
+		stage("model-cache", modelCall, 90, newModelCache, defaultModelCache()).off(),
+		stage("model-retry", modelCall, 95, newModelRetry, defaultModelRetry()).off(),
+		stage("logging", modelCall, 100, newLogging, LoggingConfig{Sample: 1}).alias("LoggingModelInterceptor"),
+		stage("audit", toolCall, 0, newAudit, AuditConfig{}),
+		stage("tool-fallback", toolCall, 10, newToolFallback, ToolFallbackConfig{}).alias("FallbackManager"),
+		stage("tool-arguments", toolCall, 14, newToolArguments, ToolArgumentsConfig{}).alias("ArgParser").fixed(),
+		stage("approval", toolCall, 16, newApproval, ApprovalConfig{}).fixed(),
+		stage("tool-cache", toolCall, 20, newToolCache, defaultToolCache()).alias("CachingToolInterceptor"),
+		// The specification gives it the order of the cache. It is registered later and so inner: a hit is what was evicted.
+		stage("large-result-eviction", toolCall, 20, newEviction, defaultEviction()).alias("LargeResultEvictionInterceptor"),
+		stage("tool-retry", toolCall, 30, newToolRetry, defaultToolRetry()).alias("RetryToolInterceptor"),
+		stage("tool-error", toolCall, 35, newToolError, ToolErrorConfig{}).alias("ToolErrorInterceptor"),
+		stage("rate-limit", toolCall, 40, newRateLimit, RateLimitConfig{}).when(rateLimitOn),
+		stage("concurrency", toolCall, 45, newConcurrency, defaultConcurrency()).when(concurrencyOn),
+		stage("tool-pii", toolCall, 48, newToolPII, ToolPIIConfig{}).off(),
+		stage("timeout", toolCall, 50, newTimeout, TimeoutConfig{}).alias("TimeoutExecutor").fixed(),
+		stage("audit", agentRun, 0, newAudit, AuditConfig{}),
 	}
 }

@@ -26,7 +26,8 @@ func TestDefaultRoute(t *testing.T) {
 		}
 		s, _, err := spec.Make(cfg, d)
 		require.NoError(t, err, spec.Name)
-		require.NotEmpty(t, append(s.Reads, s.Writes...), "stage %s of kind %s declares nothing that it reads or writes", s.Name, s.Kind)
+		require.NotEmpty(t, append(s.Reads, s.Writes...), "stage %s of kind %s declares nothing that it reads or writes",
+			s.Name, s.Kind)
 		require.NoError(t, m.Register(s, true))
 	}
 	for _, f := range m.Check() {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"hash/fnv"
-	"log/slog"
 	"strconv"
 	"strings"
 	"time"
@@ -16,14 +15,14 @@ import (
 )
 
 const (
-	// retryRecordTTL is how long the decision for one attempt can be read (contracts 5).
+	// retryRecordTTL is how long the decision for one attempt can be read.
 	retryRecordTTL = 24 * time.Hour
 	// openStoreWait bounds how long a stage that fails open waits for its store: a dead store must not use up the
 	// call's time.
 	openStoreWait = 2 * time.Second
 )
 
-// retryRecord is the decision for one attempt as bucket shallot_retry holds it (contracts 5), readable with `nats kv`.
+// retryRecord is the decision for one attempt as bucket shallot_retry holds it, readable with `nats kv`.
 type retryRecord struct {
 	Max     int           `json:"max"` // attempts over all
 	DelayMs int64         `json:"delayMs"`
@@ -35,9 +34,12 @@ type retryRecord struct {
 // decideRetry records that the stage which has the call now lets the inner stages run again after delay, and returns
 // the delay to use. created is false if this attempt was decided before (a redelivery): then the recorded time
 // stands. A store that does not answer is logged and changes nothing: the frame's attempt routes, not the record.
-func decideRetry(ctx context.Context, s pipeline.Store, log *slog.Logger, c *messages.Call, r retryRecord, delay time.Duration) (use time.Duration, created bool) {
+func decideRetry(
+	ctx context.Context, d Deps, c *messages.Call, r retryRecord, delay time.Duration,
+) (use time.Duration, created bool) {
 	ctx, cancel := context.WithTimeout(ctx, openStoreWait)
 	defer cancel()
+	s := d.Store("retry")
 	stage, _ := c.Slip.Stage()
 	key := messages.Key(c.Tenant, c.ID, stage, attemptPath(c))
 	r.DelayMs, r.Next = delay.Milliseconds(), time.Now().Add(delay).UTC()
@@ -53,7 +55,8 @@ func decideRetry(ctx context.Context, s pipeline.Store, log *slog.Logger, c *mes
 		}
 		return delay, false
 	}
-	log.WarnContext(ctx, "retry record not written; the attempt goes on without it", "call", c.ID, "key", key, "err", err)
+	d.Log.WarnContext(ctx, "retry record not written; the attempt goes on without it",
+		"call", c.ID, "key", key, "err", err)
 	return delay, true
 }
 
@@ -77,7 +80,7 @@ func attemptPath(c *messages.Call) string {
 	return strings.Join(path, "-")
 }
 
-// backoff is base*multiplier^n, never more than limit: nextDelay(n) of X-10, with n = 0 for the first wait.
+// backoff is base*multiplier^n, never more than limit. The first wait has n = 0.
 func backoff(base time.Duration, multiplier float64, n int, limit time.Duration) time.Duration {
 	d := float64(base)
 	for range n {
@@ -113,8 +116,8 @@ func unitHash(parts ...string) float64 {
 }
 
 // failedTarget reports whether what came back is of the target itself, and nothing that a stage, the caller or the
-// clock did (contracts 7, FB-10). A stage that turned the call round has left its name in the notes; a stage that
-// says Again clears the name first (see clearAttempt), so it is always that of this attempt.
+// clock did: only a target fails. A stage that turned the call round has left its name in the notes; a stage that says
+// Again clears the name first (see clearAttempt), so it is always that of this attempt.
 func failedTarget(c *messages.Call) bool {
 	if _, stopped := c.Notes[messages.NoteStopper]; stopped {
 		return false

@@ -55,7 +55,8 @@ func calling(calls ...string) chat.Msg {
 		for len(f) < 3 {
 			f = append(f, "{}")
 		}
-		list = append(list, fmt.Sprintf(`{"id":%q,"type":"function","function":{"name":%q,"arguments":%q}}`, f[0], f[1], f[2]))
+		list = append(list, fmt.Sprintf(`{"id":%q,"type":"function","function":{"name":%q,"arguments":%q}}`, f[0], f[1],
+			f[2]))
 	}
 	return chat.Msg{Raw: []byte(`{"role":"assistant","content":null,"tool_calls":[` + strings.Join(list, ",") + `]}`)}
 }

@@ -45,7 +45,8 @@ func callIn(session, request string) *messages.Call {
 	return c
 }
 
-const helloBody = `{"model":"m","temperature":0,"big":9007199254740993,"messages":[{"role":"system","content":"Be kind."},{"role":"user","content":"hello"}]}`
+const helloBody = `{"model":"m","temperature":0,"big":9007199254740993,"messages":[{"role":"system",` +
+	`"content":"Be kind."},{"role":"user","content":"hello"}]}`
 
 func replyWith(texts ...string) []byte {
 	type m struct {

@@ -4,13 +4,12 @@ import (
 	"context"
 	"math"
 
-	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/view"
 	"github.com/shallot-nats/shallot/stages/internal/conversation"
 )
 
-// trim keeps the first and the last messages of the list (S0-CEDIT-2). Places are counted over the whole list. An
-// atom with one message inside a kept range is kept whole (CE-12), so the result may be longer than first + last.
+// trim keeps the first and the last messages of the list. Places are counted over the whole list. An atom with one
+// message inside a kept range is kept whole, so the result may be longer than first + last.
 func (e *contextEditor) trim(h *conversation.History, ed *Edited) []view.Msg {
 	head, tail := e.conf.TrimKeepFirst, len(h.Msgs)-e.conf.TrimKeepLast
 	kept, dropped, _ := h.Split(func(_ int, a conversation.Atom) bool {
@@ -20,7 +19,7 @@ func (e *contextEditor) trim(h *conversation.History, ed *Edited) []view.Msg {
 	return kept
 }
 
-// window keeps the latest rounds whole (S0-CEDIT-4, X-21).
+// window keeps the latest rounds whole; a round starts at a user message.
 func (e *contextEditor) window(h *conversation.History, ed *Edited) []view.Msg {
 	from := h.Rounds - e.conf.WindowRounds
 	kept, dropped, _ := h.Split(func(_ int, a conversation.Atom) bool { return a.Round >= from })
@@ -28,18 +27,17 @@ func (e *contextEditor) window(h *conversation.History, ed *Edited) []view.Msg {
 	return kept
 }
 
-// summarize keeps the history under summarize-threshold by a summary of its old part (CE-6). A step leaves at the end at
-// most trim-keep-last messages, and of the threshold what summary-growth does not hold free, but never less than the
-// last atom.
-func (e *contextEditor) summarize(ctx context.Context, c *messages.Call, model string, h *conversation.History, ed *Edited) []view.Msg {
-	r := rolling{contextEditor: e, c: c, model: model, strategy: Summarize, h: h, ed: ed,
-		most: e.conf.SummarizeThreshold, rounds: h.Rounds}
-	r.deep = func(r *rolling) int {
+// summarize keeps the history under summarize-threshold by a summary of its old part. A step leaves at the end at most
+// trim-keep-last messages, and of the threshold what summary-growth does not hold free, but never less than the last
+// atom.
+func (r *rolling) summarize(ctx context.Context) []view.Msg {
+	r.most, r.rounds = r.conf.SummarizeThreshold, r.h.Rounds
+	r.deep = func() int {
 		cut, count, cost := len(r.talk), 0, 0
 		for cut > 0 {
-			a := h.Atoms[r.talk[cut-1]]
-			n := h.Tokens(a)
-			if cut < len(r.talk) && (count+len(a.At) > e.conf.TrimKeepLast || cost+n > e.afterStep(r.most)) {
+			a := r.h.Atoms[r.talk[cut-1]]
+			n := r.h.Tokens(a)
+			if cut < len(r.talk) && (count+len(a.At) > r.conf.TrimKeepLast || cost+n > r.afterStep(r.most)) {
 				break
 			}
 			cut, count, cost = cut-1, count+len(a.At), cost+n
@@ -50,13 +48,11 @@ func (e *contextEditor) summarize(ctx context.Context, c *messages.Call, model s
 }
 
 // hybrid keeps the latest rounds, at most window-rounds, and puts a summary of the rest before them, together at most
-// max-tokens (S0-CEDIT-5, CE-9). The newest round is kept whatever it costs. If no summary is to be had, the window
-// alone goes on.
-func (e *contextEditor) hybrid(ctx context.Context, c *messages.Call, model string, h *conversation.History, ed *Edited) []view.Msg {
-	r := rolling{contextEditor: e, c: c, model: model, strategy: Hybrid, h: h, ed: ed,
-		most: e.conf.MaxTokens, rounds: e.conf.WindowRounds}
-	r.deep = func(r *rolling) int {
-		return r.fit(e.afterStep(r.most), max(e.afterStep(r.rounds), 1), max(r.most/8, shareSummary))
+// max-tokens. The newest round is kept whatever it costs. If no summary is to be had, the window alone goes on.
+func (r *rolling) hybrid(ctx context.Context) []view.Msg {
+	r.most, r.rounds = r.conf.MaxTokens, r.conf.WindowRounds
+	r.deep = func() int {
+		return r.fit(r.afterStep(r.most), max(r.afterStep(r.rounds), 1), max(r.most/8, shareSummary))
 	}
 	return r.roll(ctx)
 }

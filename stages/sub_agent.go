@@ -14,23 +14,23 @@ import (
 // SubAgentConfig is agent.interceptor.sub-agent.
 type SubAgentConfig struct {
 	Common        `yaml:",inline"`
-	MinMatchScore int            `yaml:"min-match-score" json:"min-match-score" doc:"Least score of a suggestion."`
-	CaseSensitive bool           `yaml:"case-sensitive" json:"case-sensitive" doc:"Whether keywords differ by case."`
-	Ties          string         `yaml:"ties" json:"ties" doc:"Of equal scores the first or the last agent wins."`
-	Agents        []SubAgentSpec `yaml:"agents" json:"agents" doc:"Agents that are suggested."`
+	MinMatchScore int            `yaml:"min-match-score" doc:"Least score of a suggestion."`
+	CaseSensitive bool           `yaml:"case-sensitive" doc:"Whether keywords differ by case."`
+	Ties          string         `yaml:"ties" doc:"Of equal scores the first or the last agent wins."`
+	Agents        []SubAgentSpec `yaml:"agents" doc:"Agents that are suggested."`
 }
 
 // SubAgentSpec is one agent that can be proposed.
 type SubAgentSpec struct {
-	Name        string            `yaml:"name" json:"name" doc:"Name in the hint."`
-	Description string            `yaml:"description" json:"description,omitempty" doc:"What it does, in the hint."`
-	Keywords    []SubAgentKeyword `yaml:"keywords" json:"keywords" doc:"Words that speak for it."`
+	Name        string            `yaml:"name" doc:"Name in the hint."`
+	Description string            `yaml:"description" doc:"What it does, in the hint."`
+	Keywords    []SubAgentKeyword `yaml:"keywords" doc:"Words that speak for it."`
 }
 
 // SubAgentKeyword is a text whose presence in the user's message speaks for an agent.
 type SubAgentKeyword struct {
-	Keyword string `yaml:"keyword" json:"keyword" doc:"Text that is looked for in the newest user message."`
-	Weight  int    `yaml:"weight" json:"weight" doc:"Score of the keyword."`
+	Keyword string `yaml:"keyword" doc:"Text that is looked for in the newest user message."`
+	Weight  int    `yaml:"weight" doc:"Score of the keyword."`
 }
 
 func defaultSubAgent() SubAgentConfig {
@@ -58,8 +58,8 @@ func (c *SubAgentConfig) Validate() error {
 	return f.join()
 }
 
-// newSubAgent makes the stage that proposes a sub-agent to the model when the newest user message speaks of its
-// matters (S0-SUBAG). It only adds a line to the system prompt; whether to delegate is the model's decision.
+// newSubAgent makes the stage that proposes a sub-agent to the model when the newest user message holds words that
+// speak for it. It only adds a line to the system prompt; whether to delegate is the model's decision.
 func newSubAgent(conf *SubAgentConfig, d Deps) (pipeline.Stage, error) {
 	cfg, say := *conf, texts.In(d.Texts)
 	return pipeline.Stage{
@@ -90,7 +90,7 @@ func newSubAgent(conf *SubAgentConfig, d Deps) (pipeline.Stage, error) {
 	}, nil
 }
 
-// best returns the agent with the highest score for a text; each keyword counts once, however often it comes (SA-4).
+// best returns the agent with the highest score for a text; each keyword counts once, however often it comes.
 func (c SubAgentConfig) best(text string) (agent string, score int) {
 	if !c.CaseSensitive {
 		text = strings.ToLower(text)
@@ -114,7 +114,7 @@ func (c SubAgentConfig) best(text string) (agent string, score int) {
 }
 
 // withoutHints takes the hints of earlier calls out of the system prompt, so that there is never more than one and it
-// stands at the end (SA-11). What held nothing else goes with them.
+// stands at the end. What held nothing else goes with them.
 func withoutHints(msgs []view.Msg) (out []view.Msg, found bool) {
 	strip := func(s string) string {
 		return strings.TrimPrefix(texts.Hints.ReplaceAllString(s, ""), "\n\n")

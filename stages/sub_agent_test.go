@@ -14,7 +14,8 @@ import (
 )
 
 var reviewers = []stages.SubAgentSpec{
-	{Name: "code-review-agent", Keywords: []stages.SubAgentKeyword{{"代码审查", 5}, {"review", 4}, {"代码质量", 3}}},
+	{Name: "code-review-agent", Keywords: []stages.SubAgentKeyword{{"代码审查", 5}, {"review", 4},
+		{"代码质量", 3}}},
 	{Name: "data-analysis-agent", Keywords: []stages.SubAgentKeyword{{"数据分析", 5}, {"统计", 3}}},
 }
 
@@ -28,17 +29,24 @@ func TestSubAgent(t *testing.T) {
 		in   []chat.Msg
 		want string // end of the system prompt; empty: unchanged
 	}{
-		"SA-1 one keyword":            {[]chat.Msg{sys, msg("user", "请做代码审查")}, hint + "code-review-agent, 匹配度: 5"},
-		"SA-2 below the least score":  {[]chat.Msg{sys, msg("user", "please review")}, ""},
-		"SA-3 two keywords":           {[]chat.Msg{sys, msg("user", "review 一下代码质量")}, hint + "code-review-agent, 匹配度: 7"},
-		"SA-4 three times":            {[]chat.Msg{sys, msg("user", "review review review")}, ""},
-		"SA-5 the best agent":         {[]chat.Msg{sys, msg("user", "代码审查后做数据分析和统计")}, hint + "data-analysis-agent, 匹配度: 8"},
-		"SA-6 a tie":                  {[]chat.Msg{sys, msg("user", "数据分析 代码审查")}, hint + "code-review-agent, 匹配度: 5"},
-		"SA-7 only in older messages": {[]chat.Msg{sys, msg("user", "代码审查"), msg("assistant", "代码审查"), msg("user", "ok")}, ""},
-		"SA-8 no user message":        {[]chat.Msg{sys, msg("assistant", "代码审查")}, ""},
-		"SA-9 case":                   {[]chat.Msg{sys, msg("user", "Review 代码质量")}, ""},
-		"SA-10 no system prompt":      {[]chat.Msg{msg("user", "代码审查")}, hint + "code-review-agent, 匹配度: 5"},
-		"content parts": {[]chat.Msg{sys, {Raw: []byte(`{"role":"user","content":[{"type":"text","text":"请做"},{"type":"image_url","image_url":{"url":"x"}},{"type":"text","text":"代码审查"}]}`)}},
+		"SA-1 one keyword": {[]chat.Msg{sys, msg("user", "请做代码审查")},
+			hint + "code-review-agent, 匹配度: 5"},
+		"SA-2 below the least score": {[]chat.Msg{sys, msg("user", "please review")}, ""},
+		"SA-3 two keywords": {[]chat.Msg{sys, msg("user", "review 一下代码质量")},
+			hint + "code-review-agent, 匹配度: 7"},
+		"SA-4 three times": {[]chat.Msg{sys, msg("user", "review review review")}, ""},
+		"SA-5 the best agent": {[]chat.Msg{sys, msg("user", "代码审查后做数据分析和统计")},
+			hint + "data-analysis-agent, 匹配度: 8"},
+		"SA-6 a tie": {[]chat.Msg{sys, msg("user", "数据分析 代码审查")},
+			hint + "code-review-agent, 匹配度: 5"},
+		"SA-7 only in older messages": {[]chat.Msg{sys, msg("user", "代码审查"), msg("assistant", "代码审查"),
+			msg("user", "ok")}, ""},
+		"SA-8 no user message":   {[]chat.Msg{sys, msg("assistant", "代码审查")}, ""},
+		"SA-9 case":              {[]chat.Msg{sys, msg("user", "Review 代码质量")}, ""},
+		"SA-10 no system prompt": {[]chat.Msg{msg("user", "代码审查")}, hint + "code-review-agent, 匹配度: 5"},
+		"content parts": {[]chat.Msg{sys,
+			{Raw: []byte(`{"role":"user","content":[{"type":"text","text":"请做"},` +
+				`{"type":"image_url","image_url":{"url":"x"}},{"type":"text","text":"代码审查"}]}`)}},
 			hint + "code-review-agent, 匹配度: 5"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -58,9 +66,10 @@ func TestSubAgent(t *testing.T) {
 		})
 	}
 	for name, prompt := range map[string]chat.Msg{
-		"text":  sys,
-		"parts": {Raw: []byte(`{"role":"system","content":[{"type":"text","text":"be kind","cache_control":{"type":"ephemeral"}}]}`)},
-		"none":  {},
+		"text": sys,
+		"parts": {Raw: []byte(`{"role":"system","content":[{"type":"text","text":"be kind",` +
+			`"cache_control":{"type":"ephemeral"}}]}`)},
+		"none": {},
 	} {
 		t.Run("SA-11 one hint however often, prompt "+name, func(t *testing.T) {
 			t.Parallel()
@@ -82,20 +91,25 @@ func TestSubAgent(t *testing.T) {
 	}
 	t.Run("SA-6 ties: last", func(t *testing.T) {
 		t.Parallel()
-		s := mustShape(t, "sub-agent", stages.Deps{}, func(c *stages.SubAgentConfig) { c.Agents = reviewers; c.Ties = "last" })
-		require.Contains(t, chat.SystemText(shape(t, s, request(msg("user", "数据分析 代码审查"))).Request()), "data-analysis-agent")
+		s := mustShape(t, "sub-agent", stages.Deps{},
+			func(c *stages.SubAgentConfig) { c.Agents = reviewers; c.Ties = "last" })
+		require.Contains(t, chat.SystemText(shape(t, s, request(msg("user", "数据分析 代码审查"))).Request()),
+			"data-analysis-agent")
 	})
 	t.Run("SA-9 case-sensitive false", func(t *testing.T) {
 		t.Parallel()
-		s := mustShape(t, "sub-agent", stages.Deps{}, func(c *stages.SubAgentConfig) { c.Agents = reviewers; c.CaseSensitive = false })
-		require.Contains(t, chat.SystemText(shape(t, s, request(msg("user", "REVIEW 代码质量"))).Request()), "匹配度: 7")
+		s := mustShape(t, "sub-agent", stages.Deps{},
+			func(c *stages.SubAgentConfig) { c.Agents = reviewers; c.CaseSensitive = false })
+		require.Contains(t, chat.SystemText(shape(t, s, request(msg("user", "REVIEW 代码质量"))).Request()),
+			"匹配度: 7")
 	})
 	for name, bad := range map[string]stages.SubAgentSpec{
 		"agents[0].name":                {Name: " "},
 		"agents[0].keywords[0].keyword": {Name: "a", Keywords: []stages.SubAgentKeyword{{"", 1}}},
 		"agents[0].keywords[1].keyword": {Name: "a", Keywords: []stages.SubAgentKeyword{{"x", 1}, {"x", 2}}},
 	} {
-		_, err := shaping(t, "sub-agent", stages.Deps{}, func(c *stages.SubAgentConfig) { c.Agents = []stages.SubAgentSpec{bad} })
+		_, err := shaping(t, "sub-agent", stages.Deps{},
+			func(c *stages.SubAgentConfig) { c.Agents = []stages.SubAgentSpec{bad} })
 		require.ErrorContains(t, err, name)
 	}
 }
@@ -111,10 +125,11 @@ func TestSubAgentOnAgain(t *testing.T) {
 
 // again is a stage whose after re-enters the inner stages until the given attempt.
 func again(attempts int) pipeline.Stage {
-	return pipeline.Stage{Name: "outer", Kind: messages.Model, Keep: true, After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-		if c.Attempt() < attempts {
-			return pipeline.Again(0), nil
-		}
-		return pipeline.Continue(), nil
-	}}
+	return pipeline.Stage{Name: "outer", Kind: messages.Model, Keep: true,
+		After: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+			if c.Attempt() < attempts {
+				return pipeline.Again(0), nil
+			}
+			return pipeline.Continue(), nil
+		}}
 }

@@ -15,9 +15,9 @@ type TimeoutConfig struct {
 	Common `yaml:",inline"`
 }
 
-// newTimeout makes the stage that sets the time limit of one attempt (S2-TIME-3): the tool's own, else the longest
-// name prefix, else the default, and never more than is left of the call. The target enforces it and really cancels
-// the work; a limit is set anew for each attempt (X-28).
+// newTimeout makes the stage that sets the time limit of one attempt: the tool's own, else that of the longest prefix
+// of its name, else the default, and never more than is left of the call. The target enforces it and really cancels the
+// work. The stage stands inner to retry, so that each attempt has a limit of its own and no attempt uses up another's.
 func newTimeout(_ *TimeoutConfig, d Deps) (pipeline.Stage, error) {
 	if d.Tools == nil {
 		return pipeline.Stage{}, errors.New("no tool registry is given")
@@ -47,5 +47,7 @@ func newTimeout(_ *TimeoutConfig, d Deps) (pipeline.Stage, error) {
 		c.Unnote(messages.NoteToolTimeout)
 		return pipeline.Continue(), nil
 	}
-	return pipeline.Stage{Before: before, After: after, Blind: true, Reads: []string{"tool", "deadline"}, Writes: []string{"timeout"}}, nil
+	return pipeline.Stage{
+		Before: before, After: after, Blind: true, Reads: []string{"tool", "deadline"}, Writes: []string{"timeout"},
+	}, nil
 }

@@ -43,7 +43,8 @@ func TestTimeoutOfAnAttempt(t *testing.T) {
 					require.NoError(t, err)
 					require.Equal(t, row.want, note[int64](call, messages.NoteToolTimeout))
 				}
-				require.NotContains(t, c.Plain(t, toolCall(row.def.Name, `{}`)).Notes, messages.NoteToolTimeout, "X-28: of one attempt only")
+				require.NotContains(t, c.Plain(t, toolCall(row.def.Name, `{}`)).Notes, messages.NoteToolTimeout,
+					"X-28: of one attempt only")
 			})
 		})
 	}

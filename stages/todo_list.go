@@ -19,7 +19,7 @@ import (
 	"github.com/shallot-nats/shallot/stages/internal/todo"
 )
 
-// todoHelp ends what the stage writes at the end of the system prompt (S0-TODO-4).
+// todoHelp ends what the stage writes at the end of the system prompt.
 const (
 	todoHelp = "To add a task, write on one line: [TODO_ADD: title=...]\n" +
 		"To change a task (S is one of " + todolist.StatusNames + "), write on one line: [TODO_UPDATE: id=N, status=S]"
@@ -27,7 +27,7 @@ const (
 
 const todoStageName = "todo-list"
 
-// TodoConfig is agent.interceptor.todo-list (S0-TODO-8).
+// TodoConfig is agent.interceptor.todo-list. It has no keys of its own.
 type TodoConfig struct {
 	Common `yaml:",inline"`
 }
@@ -37,7 +37,7 @@ type TodoReport struct {
 	Added   []int64       `json:"added,omitempty"`   // ids
 	Updated []int64       `json:"updated,omitempty"` // ids
 	Cut     []int64       `json:"cut,omitempty"`     // ids of added items whose titles were too long and are cut
-	Invalid []TodoInvalid `json:"invalid,omitempty"` // removed from the text all the same (X-47)
+	Invalid []TodoInvalid `json:"invalid,omitempty"` // removed from the text all the same
 	// Replayed says that the call's directives were in the list already: a redelivery.
 	Replayed bool `json:"replayed,omitempty"`
 	// Failed says that the store did not answer, so nothing was applied.
@@ -50,8 +50,9 @@ type TodoInvalid struct {
 	Reason    string `json:"reason"`
 }
 
-// todoStage keeps a session's task list: before shows it to the model, after carries out the directives of the
-// model's text and takes them out of it (S0-TODO-1..8, X-22). A call without a session passes on (contracts 18).
+// todoStage keeps a session's task list: before shows it to the model, after carries out the directives of the model's
+// text and takes them out of it. The list outlives the call and its run, for it belongs to the session; a call without
+// a session passes on.
 //
 // The directives of choice 0 are carried out; those of the other choices of n > 1 are alternatives that nobody has
 // chosen yet and are only taken out. When the store does not answer, the call goes on without a list and a warning is
@@ -128,7 +129,7 @@ func (t todoStage) inject(v view.View, request []byte, l todolist.List) []byte {
 }
 
 // prompt writes the list as the model reads it: the header and the help are always there, so that a model can begin
-// a list; between them one line an item, in the order of the ids (TD-12).
+// a list; between them one line an item, in the order of the ids.
 func (t todoStage) prompt(l todolist.List) string {
 	items := slices.Clone(l.Items)
 	slices.SortStableFunc(items, func(a, b todolist.Item) int { return int(a.ID - b.ID) })
@@ -154,7 +155,8 @@ func (t todoStage) after(ctx context.Context, c *messages.Call) (pipeline.Verdic
 	}
 	r, err := t.apply(ctx, c, first)
 	if err != nil {
-		t.log.WarnContext(ctx, "todo list not changed; the directives are dropped", "call", c.ID, "directives", len(first), "error", err)
+		t.log.WarnContext(ctx, "todo list not changed; the directives are dropped",
+			"call", c.ID, "directives", len(first), "error", err)
 		r = TodoReport{Failed: true}
 	}
 	for _, bad := range r.Invalid {
@@ -167,7 +169,8 @@ func (t todoStage) after(ctx context.Context, c *messages.Call) (pipeline.Verdic
 	}
 	if len(r.Cut) > 0 {
 		said = append(said, fmt.Sprintf("titles-cut=%d", len(r.Cut)))
-		t.log.WarnContext(ctx, "titles of tasks were too long and are cut", "call", c.ID, "items", r.Cut, "longest", todolist.MaxTitle-1)
+		t.log.WarnContext(ctx, "titles of tasks were too long and are cut",
+			"call", c.ID, "items", r.Cut, "longest", todolist.MaxTitle-1)
 	}
 	c.Edited(todoStageName, said...)
 	c.SetReply(cleaned)
@@ -220,8 +223,8 @@ func (t todoStage) apply(ctx context.Context, c *messages.Call, ds []todo.Direct
 	if t.store == nil {
 		return r, errors.New("there is no store for todo lists")
 	}
-	mark := todoMark(c)
-	_, err := pipeline.Change(ctx, t.store, messages.Key(c.Tenant, c.Session), todolist.KeptFor, func(l *todolist.List) (bool, error) {
+	mark, key := todoMark(c), messages.Key(c.Tenant, c.Session)
+	_, err := pipeline.Change(ctx, t.store, key, todolist.KeptFor, func(l *todolist.List) (bool, error) {
 		r = TodoReport{} // edit runs again when another writer came between
 		if slices.Contains(l.Applied, mark) {
 			r.Replayed = true

@@ -29,23 +29,41 @@ func TestTodoDirectives(t *testing.T) {
 		items   []item
 		invalid int
 	}{
-		"TD-1 add":          {text: "[TODO_ADD: title=实现用户登录接口]", want: "", items: []item{{ID: 1, Title: "实现用户登录接口", Status: "PENDING"}}},
-		"TD-2 in progress":  {start: "[TODO_ADD: title=a]", text: "[TODO_UPDATE: id=1, status=IN_PROGRESS]", items: []item{{ID: 1, Title: "a", Status: "IN_PROGRESS"}}},
-		"TD-2 completed":    {start: "[TODO_ADD: title=a]", text: "[TODO_UPDATE: id=1, status=COMPLETED]", items: []item{{ID: 1, Title: "a", Status: "COMPLETED"}}},
-		"TD-2 cancelled":    {start: "[TODO_ADD: title=a]", text: "[TODO_UPDATE: id=1, status=CANCELLED]", items: []item{{ID: 1, Title: "a", Status: "CANCELLED"}}},
-		"TD-3 bad status":   {start: "[TODO_ADD: title=a]", text: "x[TODO_UPDATE: id=1, status=DONE]y[TODO_ADD: title=b]", want: "xy", items: []item{{ID: 1, Title: "a", Status: "PENDING"}, {ID: 2, Title: "b", Status: "PENDING"}}, invalid: 1},
-		"TD-4 bad ids":      {start: "[TODO_ADD: title=a]", text: "[TODO_UPDATE: id=abc, status=COMPLETED][TODO_UPDATE: id=99, status=COMPLETED]", items: []item{{ID: 1, Title: "a", Status: "PENDING"}}, invalid: 2},
-		"TD-5 no title":     {text: "a[TODO_ADD: title=][TODO_ADD: title=  ][TODO_ADD: foo][TODO_ADD:]b", want: "ab", invalid: 4},
-		"TD-6 two":          {text: "前[TODO_ADD: title=a]中[TODO_ADD: title=b]后", want: "前中后", items: []item{{ID: 1, Title: "a", Status: "PENDING"}, {ID: 2, Title: "b", Status: "PENDING"}}},
-		"TD-7 comma":        {text: "[TODO_ADD: title=a, b=c]", items: []item{{ID: 1, Title: "a, b=c", Status: "PENDING"}}},
-		"TD-8 bracket":      {text: "[TODO_ADD: title=fix [x] now]", want: " now]", items: []item{{ID: 1, Title: "fix [x", Status: "PENDING"}}},
-		"TD-9 lower case":   {start: "[TODO_ADD: title=a]", text: "[TODO_UPDATE: id=1, status=completed]", items: []item{{ID: 1, Title: "a", Status: "PENDING"}}, invalid: 1},
-		"TD-10 not ours":    {text: "[TODO_ADD title=x] [TODO_DEL: id=1] TODO_ADD: title=x [todo_add: title=x]", want: "[TODO_ADD title=x] [TODO_DEL: id=1] TODO_ADD: title=x [todo_add: title=x]"},
-		"TD-11 new id":      {text: "[TODO_ADD: title=a] [TODO_UPDATE: id=1, status=COMPLETED]", want: " ", items: []item{{ID: 1, Title: "a", Status: "COMPLETED"}}},
-		"TD-15 order":       {start: "[TODO_ADD: title=a]", text: "[TODO_UPDATE: status=COMPLETED, id=1]", items: []item{{ID: 1, Title: "a", Status: "COMPLETED"}}},
-		"TD-16b mixed":      {text: "[TODO_ADD: title=a][TODO_UPDATE: id=x, status=COMPLETED]z", want: "z", items: []item{{ID: 1, Title: "a", Status: "PENDING"}}, invalid: 1},
-		"C-21 line end":     {text: "[TODO_ADD: title=a\nb] [TODO_ADD: title=c]", want: "[TODO_ADD: title=a\nb] ", items: []item{{ID: 1, Title: "c", Status: "PENDING"}}},
-		"C-21 too long":     {text: "[TODO_ADD: title=" + strings.Repeat("长", 1007) + "]", want: "[TODO_ADD: title=" + strings.Repeat("长", 1007) + "]"},
+		"TD-1 add": {text: "[TODO_ADD: title=实现用户登录接口]", want: "",
+			items: []item{{ID: 1, Title: "实现用户登录接口", Status: "PENDING"}}},
+		"TD-2 in progress": {start: "[TODO_ADD: title=a]", text: "[TODO_UPDATE: id=1, status=IN_PROGRESS]",
+			items: []item{{ID: 1, Title: "a", Status: "IN_PROGRESS"}}},
+		"TD-2 completed": {start: "[TODO_ADD: title=a]", text: "[TODO_UPDATE: id=1, status=COMPLETED]",
+			items: []item{{ID: 1, Title: "a", Status: "COMPLETED"}}},
+		"TD-2 cancelled": {start: "[TODO_ADD: title=a]", text: "[TODO_UPDATE: id=1, status=CANCELLED]",
+			items: []item{{ID: 1, Title: "a", Status: "CANCELLED"}}},
+		"TD-3 bad status": {start: "[TODO_ADD: title=a]", text: "x[TODO_UPDATE: id=1, status=DONE]y[TODO_ADD: title=b]",
+			want: "xy", items: []item{{ID: 1, Title: "a", Status: "PENDING"}, {ID: 2, Title: "b", Status: "PENDING"}},
+			invalid: 1},
+		"TD-4 bad ids": {start: "[TODO_ADD: title=a]",
+			text:  "[TODO_UPDATE: id=abc, status=COMPLETED][TODO_UPDATE: id=99, status=COMPLETED]",
+			items: []item{{ID: 1, Title: "a", Status: "PENDING"}}, invalid: 2},
+		"TD-5 no title": {text: "a[TODO_ADD: title=][TODO_ADD: title=  ][TODO_ADD: foo][TODO_ADD:]b", want: "ab",
+			invalid: 4},
+		"TD-6 two": {text: "前[TODO_ADD: title=a]中[TODO_ADD: title=b]后", want: "前中后",
+			items: []item{{ID: 1, Title: "a", Status: "PENDING"}, {ID: 2, Title: "b", Status: "PENDING"}}},
+		"TD-7 comma": {text: "[TODO_ADD: title=a, b=c]", items: []item{{ID: 1, Title: "a, b=c", Status: "PENDING"}}},
+		"TD-8 bracket": {text: "[TODO_ADD: title=fix [x] now]", want: " now]",
+			items: []item{{ID: 1, Title: "fix [x", Status: "PENDING"}}},
+		"TD-9 lower case": {start: "[TODO_ADD: title=a]", text: "[TODO_UPDATE: id=1, status=completed]",
+			items: []item{{ID: 1, Title: "a", Status: "PENDING"}}, invalid: 1},
+		"TD-10 not ours": {text: "[TODO_ADD title=x] [TODO_DEL: id=1] TODO_ADD: title=x [todo_add: title=x]",
+			want: "[TODO_ADD title=x] [TODO_DEL: id=1] TODO_ADD: title=x [todo_add: title=x]"},
+		"TD-11 new id": {text: "[TODO_ADD: title=a] [TODO_UPDATE: id=1, status=COMPLETED]", want: " ",
+			items: []item{{ID: 1, Title: "a", Status: "COMPLETED"}}},
+		"TD-15 order": {start: "[TODO_ADD: title=a]", text: "[TODO_UPDATE: status=COMPLETED, id=1]",
+			items: []item{{ID: 1, Title: "a", Status: "COMPLETED"}}},
+		"TD-16b mixed": {text: "[TODO_ADD: title=a][TODO_UPDATE: id=x, status=COMPLETED]z", want: "z",
+			items: []item{{ID: 1, Title: "a", Status: "PENDING"}}, invalid: 1},
+		"C-21 line end": {text: "[TODO_ADD: title=a\nb] [TODO_ADD: title=c]", want: "[TODO_ADD: title=a\nb] ",
+			items: []item{{ID: 1, Title: "c", Status: "PENDING"}}},
+		"C-21 too long": {text: "[TODO_ADD: title=" + strings.Repeat("长", 1007) + "]",
+			want: "[TODO_ADD: title=" + strings.Repeat("长", 1007) + "]"},
 		"C-21 never closed": {text: "a [TODO_ADD: title=b", want: "a [TODO_ADD: title=b"},
 	}
 	for name, tc := range cases {
@@ -81,7 +99,8 @@ func TestTodoPrompt(t *testing.T) {
 	s, err := stageNamed(t, "todo-list", depsWith(store), nil)
 	require.NoError(t, err)
 	require.Equal(t, []string{"agent", "session"}, s.ApplyTo)
-	_, saw := runOverWire(t, s, callIn("s", helloBody), replyWith("[TODO_ADD: title=a][TODO_ADD: title=b][TODO_UPDATE: id=1, status=COMPLETED]"))
+	_, saw := runOverWire(t, s, callIn("s", helloBody),
+		replyWith("[TODO_ADD: title=a][TODO_ADD: title=b][TODO_UPDATE: id=1, status=COMPLETED]"))
 	require.Contains(t, string(saw), `[TODO_ADD: title=...]`, "S0-TODO-4 the help is there before there is a list")
 	require.Contains(t, string(saw), `"temperature":0,"big":9007199254740993`)
 
@@ -101,7 +120,8 @@ func TestTodoPrompt(t *testing.T) {
 			require.NoError(t, err)
 		}
 		require.Equal(t, 1, strings.Count(chat.SystemText(c.Request()), "[当前任务列表]"))
-		parts := callIn("s", `{"messages":[{"role":"developer","content":[{"type":"text","text":"x"}]},{"role":"user","content":null}]}`)
+		parts := callIn("s",
+			`{"messages":[{"role":"developer","content":[{"type":"text","text":"x"}]},{"role":"user","content":null}]}`)
 		for range 3 {
 			_, err := s.Before(t.Context(), parts)
 			require.NoError(t, err)
@@ -123,7 +143,8 @@ func TestTodoPrompt(t *testing.T) {
 		require.Equal(t, "[TODO_ADD: title=z]", textOf(c, 0))
 		f, err := s.Filter(callIn("", helloBody))
 		require.NoError(t, err)
-		require.Equal(t, "[TODO_ADD: title=z]", throughFilter(f, pipeline.ChunkKey{Tool: -1}, "[TODO_ADD: title=z]", []int{1}))
+		require.Equal(t, "[TODO_ADD: title=z]", throughFilter(f, pipeline.ChunkKey{Tool: -1}, "[TODO_ADD: title=z]",
+			[]int{1}))
 	})
 }
 
@@ -133,11 +154,13 @@ func TestTodoShapes(t *testing.T) {
 	s, err := stageNamed(t, "todo-list", depsWith(store), nil)
 	require.NoError(t, err)
 	t.Run("TD-14 tool calls and no text", func(t *testing.T) {
-		reply := `{"choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"x\":\"[TODO_ADD: title=no]\"}"}}]}}]}`
+		reply := `{"choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"1",` +
+			`"type":"function","function":{"name":"f","arguments":"{\"x\":\"[TODO_ADD: title=no]\"}"}}]}}]}`
 		c, _ := runOverWire(t, s, callIn("s", helloBody), []byte(reply))
 		require.Equal(t, reply, string(c.Reply()))
 	})
-	for _, odd := range []string{`{}`, `{"choices":null}`, `{"choices":[{}]}`, `{"choices":[{"message":null}]}`, `[]`, `7`, `"text"`} {
+	for _, odd := range []string{`{}`, `{"choices":null}`, `{"choices":[{}]}`, `{"choices":[{"message":null}]}`, `[]`,
+		`7`, `"text"`} {
 		c, _ := runOverWire(t, s, callIn("s", odd), []byte(odd))
 		require.Equal(t, odd, string(c.Reply()))
 	}
@@ -223,10 +246,13 @@ func TestEditTodo(t *testing.T) {
 	t.Parallel()
 	store := &pipeline.Memory{}
 	ctx := t.Context()
-	l, err := todolist.Change(ctx, store, "t1", "s", todolist.Edit{Items: []todolist.Put{{Title: "a\nb"}, {Title: "c", Status: "COMPLETED"}}})
+	l, err := todolist.Change(ctx, store, "t1", "s",
+		todolist.Edit{Items: []todolist.Put{{Title: "a\nb"}, {Title: "c", Status: "COMPLETED"}}})
 	require.NoError(t, err)
 	require.Equal(t, "a b", l.Items[0].Title)
-	l, err = todolist.Change(ctx, store, "t1", "s", todolist.Edit{Items: []todolist.Put{{ID: 2, Status: "CANCELLED"}, {Title: "new"}}, Replace: true, Revision: l.Revision})
+	l, err = todolist.Change(ctx, store, "t1", "s",
+		todolist.Edit{Items: []todolist.Put{{ID: 2, Status: "CANCELLED"}, {Title: "new"}}, Replace: true,
+			Revision: l.Revision})
 	require.NoError(t, err)
 	require.Equal(t, []int64{2, 3}, []int64{l.Items[0].ID, l.Items[1].ID})
 	for name, bad := range map[messages.Code]todolist.Edit{
@@ -249,7 +275,8 @@ func TestEditTodo(t *testing.T) {
 func TestTodoFilterEqualsAfter(t *testing.T) {
 	t.Parallel()
 	piece := rapid.OneOf(
-		rapid.SampledFrom([]string{"[", "[TODO", "[TODO_", "[TODO_ADD:", "[TODO_UPDATE:", " title=", "]", "\n", "id=1", "status=COMPLETED", "文字", ", ", "[TODO_ADD: title=a]", strings.Repeat("x", 500), strings.Repeat("长", 400)}),
+		rapid.SampledFrom([]string{"[", "[TODO", "[TODO_", "[TODO_ADD:", "[TODO_UPDATE:", " title=", "]", "\n", "id=1",
+			"status=COMPLETED", "文字", ", ", "[TODO_ADD: title=a]", strings.Repeat("x", 500), strings.Repeat("长", 400)}),
 		rapid.String())
 	rapid.Check(t, func(rt *rapid.T) {
 		text := strings.ToValidUTF8(strings.Join(rapid.SliceOfN(piece, 0, 12).Draw(rt, "text"), ""), "?")

@@ -13,10 +13,10 @@ type ToolArgumentsConfig struct {
 	Common `yaml:",inline"`
 }
 
-// newToolArguments makes the stage that resolves the tool (X-38: first, the schema is needed) and reads its arguments
-// (S2-ARG-1 to S2-ARG-15). Everything inside it, the cache key and an approval too, sees the arguments as the tool will
-// get them. Bad arguments end the call here with invalid_arguments and are never retried. It is safe to run twice: good
-// arguments come out as they went in.
+// newToolArguments makes the stage that finds the tool, whose schema it needs, and reads the call's arguments by it.
+// Everything inside it, the cache key and an approval too, sees the arguments as the tool will get them. Bad arguments
+// end the call here with invalid_arguments and are never retried. It may run twice: good arguments come out as they
+// went in.
 func newToolArguments(_ *ToolArgumentsConfig, d Deps) (pipeline.Stage, error) {
 	tools, err := newToolPolicies(d)
 	if err != nil {
@@ -46,5 +46,8 @@ func newToolArguments(_ *ToolArgumentsConfig, d Deps) (pipeline.Stage, error) {
 		c.SetRequest(args.Raw())
 		return pipeline.Continue(), nil
 	}
-	return pipeline.Stage{Before: before, FailClosed: true, Reads: []string{"tool", "request"}, Writes: []string{"request"}}, nil
+	return pipeline.Stage{
+		Role: pipeline.RoleArguments, Before: before, FailClosed: true,
+		Reads: []string{"tool", "request"}, Writes: []string{"request"},
+	}, nil
 }

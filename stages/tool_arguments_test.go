@@ -39,7 +39,8 @@ func toolStage(t *testing.T, name string, d stages.Deps) pipeline.Stage {
 
 func TestToolArguments(t *testing.T) {
 	t.Parallel()
-	def := &oneTool{Name: "x", Version: "1", InputSchema: tool.JSON(`{"required":["a"],"properties":{"a":{"type":"integer"}}}`)}
+	def := &oneTool{Name: "x", Version: "1",
+		InputSchema: tool.JSON(`{"required":["a"],"properties":{"a":{"type":"integer"}}}`)}
 	def.Effect = tool.EffectRead
 	s := toolStage(t, "tool-arguments", stages.Deps{Tools: def})
 	c := messages.NewCall(messages.Tool, "default", []byte(`{"z":1,"a":"7"}`))

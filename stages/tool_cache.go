@@ -19,15 +19,15 @@ import (
 // ToolCacheConfig is agent.interceptor.tool-cache.
 type ToolCacheConfig struct {
 	Common     `yaml:",inline"`
-	TTL        time.Duration `yaml:"ttl" json:"ttl" doc:"Time to live, where the tool has none of its own."`
-	MaxEntries int           `yaml:"max-entries" json:"max-entries" doc:"Results that are kept."`
-	Sweep      time.Duration `yaml:"sweep" json:"sweep" doc:"How often what is over is cleared away."`
+	TTL        time.Duration `yaml:"ttl" doc:"Time to live, where the tool has none of its own."`
+	MaxEntries int           `yaml:"max-entries" doc:"Results that are kept."`
+	Sweep      time.Duration `yaml:"sweep" doc:"How often what is over is cleared away."`
 }
 
 const (
 	toolCachePrefix = "tool."
 	metaFromCache   = "from_cache"
-	// evictedCacheTTL keeps an entry that names an evicted result from outliving it (contracts 14).
+	// evictedCacheTTL keeps an entry that names an evicted result from outliving it: those are kept for 24 hours.
 	evictedCacheTTL = 23 * time.Hour
 )
 
@@ -62,10 +62,10 @@ func (c *ToolCacheConfig) Validate() error {
 	return f.join()
 }
 
-// newToolCache makes the cache of tool results (S0-CACHE-1 to 8, S2-CACHE-1 to 4). Only tools whose policy allows it
-// are cached (X-25), only successes are stored, never what stands in for one (F3-11), and never across tenants unless
-// the tool is declared shared (CA-15). A hit answers at once with the stored result, the note caching.tool.cacheHit and
-// the metadata from_cache (X-6). The caller's wish (Shallot-Cache): refresh runs the tool and stores anew, off passes by.
+// newToolCache makes the cache of tool results. Only tools whose policy allows it are cached, only successes are
+// stored, never what stands in for one, and never across tenants unless the tool is declared shared. A hit answers at
+// once with the stored result, the note caching.tool.cacheHit and the metadata from_cache. The caller's wish
+// (Shallot-Cache): refresh runs the tool and stores anew, off passes by.
 //
 // Equal calls at one time run the tool once: the first leaves a mark in the store, the others wait in their before for
 // its result, no longer than the tool's time limit, and never so long that they could not run the tool themselves
@@ -83,7 +83,7 @@ func newToolCache(cfg *ToolCacheConfig, d Deps) (pipeline.Stage, error) {
 		bound: quota.NewStoreBound(toolCachePrefix, cfg.MaxEntries),
 	}
 	return pipeline.Stage{
-		Before: t.before, After: t.after, Finally: true,
+		Role: pipeline.RoleCache, Before: t.before, After: t.after, Finally: true,
 		Reads: []string{"tool", "request", "reply"}, Writes: []string{"reply"},
 		Details: t.details, Sweep: t.sweep, SweepEvery: cfg.Sweep,
 	}, nil
@@ -141,7 +141,7 @@ func (t *toolCache) before(ctx context.Context, c *messages.Call) (pipeline.Verd
 	return pipeline.Continue(), c.SetState(st)
 }
 
-// look returns a fresh result, and drops one that is too old (S0-CACHE-4).
+// look returns a fresh result, and drops one that is too old.
 func (t *toolCache) look(ctx context.Context, call string, id callIdentity) *toolResult {
 	ctx, cancel := context.WithTimeout(ctx, openStoreWait)
 	defer cancel()
@@ -190,7 +190,8 @@ func (t *toolCache) keep(ctx context.Context, c *messages.Call, st toolCacheStat
 	}
 	id, ok := identify(c, def, e)
 	if !ok || id.key() != st.Key {
-		t.log.DebugContext(ctx, "tool cache: not stored, a stage further in changed the arguments", "call", c.ID, "tool", c.Tool)
+		t.log.DebugContext(ctx, "tool cache: not stored, a stage further in changed the arguments",
+			"call", c.ID, "tool", c.Tool)
 		return nil
 	}
 	ttl := st.TTL
@@ -201,14 +202,15 @@ func (t *toolCache) keep(ctx context.Context, c *messages.Call, st toolCacheStat
 	if err := t.bound.Room(ctx, store); err != nil {
 		return fmt.Errorf("tool cache: not stored: %w", err)
 	}
-	if _, err := store.Put(ctx, toolCachePrefix+st.Key, rawjson.Encode(resultOf(c, id, ttl)), ttl, pipeline.Always()); err != nil {
+	v := rawjson.Encode(resultOf(c, id, ttl))
+	if _, err := store.Put(ctx, toolCachePrefix+st.Key, v, ttl, pipeline.Always()); err != nil {
 		return fmt.Errorf("tool cache: not stored: %w", err)
 	}
 	return nil
 }
 
-// sweep drops what is too old and was not asked for again (S0-CACHE-6). Most stores end entries by themselves; this
-// makes it sure, and in time.
+// sweep drops what is too old and was not asked for again. Most stores end entries by themselves; this makes it sure,
+// and in time.
 func (t *toolCache) sweep(ctx context.Context) error {
 	store := t.store("cache")
 	keys, err := store.Keys(ctx, toolCachePrefix)

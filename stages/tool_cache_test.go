@@ -37,11 +37,15 @@ func TestToolCacheHits(t *testing.T) {
 		runs   int
 		result any
 	}{
-		"CA-1 same call":              {def: reading("x"), a: in{args: `{"a":1}`}, b: in{args: `{"a":1}`}, runs: 1},
-		"CA-1 text":                   {def: reading("x"), a: in{args: `{}`}, b: in{args: `{}`}, runs: 1, result: "plain text"},
-		"CA-2 other order":            {def: reading("x"), a: in{args: `{"a":1,"b":2}`}, b: in{args: `{"b":2,"a":1}`}, runs: 1},
-		"CA-3 nested":                 {def: reading("x"), a: in{args: `{"o":{"p":[{"a":1,"b":2}]}}`}, b: in{args: `{"o":{"p":[{"b":2,"a":1.0}]}}`}, runs: 1},
-		"X-24 other values":           {def: reading("x"), a: in{args: `{"a":9007199254740992}`}, b: in{args: `{"a":9007199254740993}`}, runs: 2},
+		"CA-1 same call": {def: reading("x"), a: in{args: `{"a":1}`}, b: in{args: `{"a":1}`}, runs: 1},
+		"CA-1 text": {def: reading("x"), a: in{args: `{}`}, b: in{args: `{}`}, runs: 1,
+			result: "plain text"},
+		"CA-2 other order": {def: reading("x"), a: in{args: `{"a":1,"b":2}`}, b: in{args: `{"b":2,"a":1}`},
+			runs: 1},
+		"CA-3 nested": {def: reading("x"), a: in{args: `{"o":{"p":[{"a":1,"b":2}]}}`},
+			b: in{args: `{"o":{"p":[{"b":2,"a":1.0}]}}`}, runs: 1},
+		"X-24 other values": {def: reading("x"), a: in{args: `{"a":9007199254740992}`},
+			b: in{args: `{"a":9007199254740993}`}, runs: 2},
 		"CA-14 parsed":                {def: integer, a: in{args: `{"n":3}`}, b: in{args: `{"n":"3"}`}, runs: 1},
 		"CA-15 two tenants":           {def: reading("x"), a: in{tenant: "a"}, b: in{tenant: "b"}, runs: 2},
 		"CA-15 shared":                {def: shared, a: in{tenant: "a"}, b: in{tenant: "b"}, runs: 1},
@@ -127,19 +131,21 @@ func TestToolCacheTime(t *testing.T) {
 	long := reading("long")
 	long.Cache = &tool.Cache{TTL: tool.Duration(time.Hour)}
 	synctest.Test(t, func(t *testing.T) {
-		c := newToolChain(t, stages.Deps{}, map[string]string{"tool-fallback": "off"}, gives(reading("x"), `1`), gives(long, `1`))
+		c := newToolChain(t, stages.Deps{}, map[string]string{"tool-fallback": "off"}, gives(reading("x"), `1`),
+			gives(long, `1`))
 		s := c.stage(t, "tool-cache")
 		details := func() map[string]any { return s.Details(t.Context()) }
-		require.Equal(t, map[string]any{"cacheSize": 0, "cacheHits": int64(0), "cacheMisses": int64(0), "hitRate": 0.0, "ttlMs": int64(300000), "maxEntries": 1000}, details(), "CA-11 S0-CACHE-8")
+		require.Equal(t, map[string]any{"cacheSize": 0, "cacheHits": int64(0), "cacheMisses": int64(0), "hitRate": 0.0,
+			"ttlMs": int64(300000), "maxEntries": 1000}, details(), "CA-11 S0-CACHE-8")
 		run := func(name string) bool { return c.Plain(t, toolCall(name, `{}`)).Flag(messages.NoteCacheHit) }
 		require.False(t, run("x"))
-		time.Sleep(5*time.Minute - time.Nanosecond)
+		<-time.After(5*time.Minute - time.Nanosecond)
 		require.True(t, run("x"))
-		time.Sleep(time.Nanosecond)
+		<-time.After(time.Nanosecond)
 		require.Equal(t, 0, details()["cacheSize"])
 		require.False(t, run("x"), "CA-6: age exactly TTL")
 		require.False(t, run("long"))
-		time.Sleep(6 * time.Minute)
+		<-time.After(6 * time.Minute)
 		require.True(t, run("long"), "CA-16")
 		require.NoError(t, s.Sweep(t.Context()))
 		require.Equal(t, 1, details()["cacheSize"], "CA-7: the expired one is gone")
@@ -150,7 +156,9 @@ func TestToolCacheTime(t *testing.T) {
 // forgetful is a store that never ends an entry by itself, as a bucket without times for single keys would.
 type forgetful struct{ pipeline.Memory }
 
-func (f *forgetful) Put(ctx context.Context, key string, v []byte, _ time.Duration, when pipeline.Condition) (uint64, error) {
+func (f *forgetful) Put(
+	ctx context.Context, key string, v []byte, _ time.Duration, when pipeline.Condition,
+) (uint64, error) {
 	return f.Memory.Put(ctx, key, v, 0, when)
 }
 
@@ -161,7 +169,7 @@ func TestToolCacheDropsOldEntriesItself(t *testing.T) {
 		s := c.stage(t, "tool-cache")
 		c.Plain(t, toolCall("x", `{"a":1}`))
 		c.Plain(t, toolCall("x", `{"a":2}`))
-		time.Sleep(5 * time.Minute)
+		<-time.After(5 * time.Minute)
 		require.Equal(t, 2, s.Details(t.Context())["cacheSize"])
 		call := toolCall("x", `{"a":1}`)
 		call.Slip = messages.Slip{Stops: []messages.Stop{s.Stop()}}
@@ -181,7 +189,8 @@ func TestToolCacheCounters(t *testing.T) {
 		c.Plain(t, toolCall("x", fmt.Sprintf(`{"i":%d}`, i%89)))
 	}
 	d := c.stage(t, "tool-cache").Details(t.Context())
-	require.Equal(t, []any{int64(156), int64(89), 0.637, 89}, []any{d["cacheHits"], d["cacheMisses"], d["hitRate"], d["cacheSize"]}, "CA-12")
+	require.Equal(t, []any{int64(156), int64(89), 0.637, 89},
+		[]any{d["cacheHits"], d["cacheMisses"], d["hitRate"], d["cacheSize"]}, "CA-12")
 	for i := range 1001 {
 		c.Plain(t, toolCall("x", fmt.Sprintf(`{"j":%d}`, i)))
 	}
@@ -194,7 +203,7 @@ func TestToolCacheRunsEqualCallsOnce(t *testing.T) {
 		none, def := tool.NoRetry(), reading("x")
 		def.Retry = &none
 		return chainTool{def, func(context.Context, int, json.RawMessage) (toolbox.Result, error) {
-			time.Sleep(time.Second)
+			<-time.After(time.Second)
 			return toolbox.Result{Content: []byte(`{"v":1}`)}, err
 		}}
 	}
@@ -252,7 +261,8 @@ func TestToolCacheRunsEqualCallsOnce(t *testing.T) {
 
 func TestToolCacheFailsOpen(t *testing.T) {
 	t.Parallel()
-	c := newToolChain(t, stages.Deps{Store: func(string) pipeline.Store { return harnessDown{} }}, nil, gives(reading("x"), `{"v":1}`))
+	c := newToolChain(t, stages.Deps{Store: func(string) pipeline.Store { return harnessDown{} }}, nil,
+		gives(reading("x"), `{"v":1}`))
 	for range 2 {
 		out := c.Run(t, "x", `{}`)
 		require.Equal(t, `{"v":1}`, string(out.Reply()))

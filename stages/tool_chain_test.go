@@ -54,7 +54,9 @@ type chainTool struct {
 type invocation struct{}
 
 // streams is a tool that gives chunks.
-func streams(d tool.Definition, do func(ctx context.Context, n int, inv toolbox.Invocation) (toolbox.Result, error)) chainTool {
+func streams(
+	d tool.Definition, do func(ctx context.Context, n int, inv toolbox.Invocation) (toolbox.Result, error),
+) chainTool {
 	return chainTool{d, func(ctx context.Context, n int, _ json.RawMessage) (toolbox.Result, error) {
 		return do(ctx, n, ctx.Value(invocation{}).(toolbox.Invocation))
 	}}
@@ -211,12 +213,14 @@ func TestDefaultOrders(t *testing.T) {
 	}
 	conflicts := m.Conflicts()
 	require.Len(t, conflicts, 1, "OC-1 X-3 S0-ORDER-1")
-	require.Equal(t, pipeline.OrderConflict{Type: messages.Tool, Order: 20, Names: []string{"CachingToolInterceptor", "LargeResultEvictionInterceptor"}}, conflicts[0])
+	require.Equal(t, pipeline.OrderConflict{Type: messages.Tool, Order: 20,
+		Names: []string{"CachingToolInterceptor", "LargeResultEvictionInterceptor"}}, conflicts[0])
 	names := []string{}
 	for _, s := range m.Stages(messages.Tool) {
 		names = append(names, s.Name)
 	}
-	require.Equal(t, []string{"audit", "tool-fallback", "tool-arguments", "approval", "tool-cache", "large-result-eviction", "tool-retry", "tool-error",
+	require.Equal(t, []string{"audit", "tool-fallback", "tool-arguments", "approval", "tool-cache",
+		"large-result-eviction", "tool-retry", "tool-error",
 		"rate-limit", "concurrency", "tool-pii", "timeout"}, names, "X-5: eviction inner to the cache; X-49")
 }
 
@@ -251,18 +255,22 @@ func TestToolStageConfigs(t *testing.T) {
 	d := harnessDeps()
 	d.Tools = &toolSet{}
 	for _, row := range []struct{ stage, config string }{
-		{"tool-cache", "ttl: 0s"}, {"tool-cache", "max-entries: 0"}, {"tool-cache", "sweep: 0s"}, {"tool-cache", "no-such-key: 1"},
-		{"tool-retry", "max-retries: -1"}, {"tool-retry", "max-retries: 100"}, {"tool-retry", "multiplier: 0.5"}, {"tool-retry", "jitter: 2"},
+		{"tool-cache", "ttl: 0s"}, {"tool-cache", "max-entries: 0"}, {"tool-cache", "sweep: 0s"},
+		{"tool-cache", "no-such-key: 1"},
+		{"tool-retry", "max-retries: -1"}, {"tool-retry", "max-retries: 100"}, {"tool-retry", "multiplier: 0.5"},
+		{"tool-retry", "jitter: 2"},
 		{"tool-retry", "max-delay: 1ms"}, {"tool-retry", "executed-by: me"}, {"tool-retry", "base-delay: -1s"},
 		{"large-result-eviction", "token-threshold: 0"}, {"large-result-eviction", "preserve-sample-chars: -1"},
-		{"large-result-eviction", "eviction-store: tape"}, {"large-result-eviction", "{eviction-store: dir, eviction-dir: ''}"},
+		{"large-result-eviction", "eviction-store: tape"},
+		{"large-result-eviction", "{eviction-store: dir, eviction-dir: ''}"},
 		{"rate-limit", "enabled: true"}, {"rate-limit", "tools: {x: {limit: 0}}"}, {"rate-limit", "tools: {'[': {limit: 1}}"},
 		{"concurrency", "enabled: true"}, {"concurrency", "groups: {a: 0}"}, {"concurrency", "wait: -1s"},
 	} {
 		_, _, err := harnessMake(messages.Tool, row.stage, row.config, d)
 		require.Error(t, err, "%s %s", row.stage, row.config)
 	}
-	for _, rules := range []stages.FallbackRules{{StaleTTL: -1}, {StaleMax: -1}, {GracefulIsError: "maybe"}, {Rungs: []string{"luck"}}} {
+	for _, rules := range []stages.FallbackRules{{StaleTTL: -1}, {StaleMax: -1}, {GracefulIsError: "maybe"},
+		{Rungs: []string{"luck"}}} {
 		d.Fallback = &rules
 		_, _, err := harnessMake(messages.Tool, "tool-fallback", "", d)
 		require.ErrorContains(t, err, "tool.fallback")

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -36,8 +37,8 @@ func newToolPolicies(d Deps) (toolPolicies, error) {
 	return p, nil
 }
 
-// of returns the definition of the call's tool, in the version that tool-arguments resolved, and its policy. A resolver
-// of the program's own that panics has not found it (RP-9): none of the stages that ask here is worth a call.
+// of returns the definition of the call's tool, in the version that tool-arguments resolved, and its policy. A registry
+// of the program's own that panics has not found it: a stage that asks here must not lose the call.
 func (p toolPolicies) of(ctx context.Context, c *messages.Call) (def *tool.Definition, e tool.Effective, err error) {
 	defer func() {
 		if x := recover(); x != nil {
@@ -55,8 +56,9 @@ func (p toolPolicies) of(ctx context.Context, c *messages.Call) (def *tool.Defin
 	return def, p.rules.Effective(def), nil
 }
 
-// callIdentity says which calls of a tool are the same: scope, tool, version, canonical parsed arguments (X-24, CA-14).
-// It stands in the stored value as well, so that a key is never trusted alone.
+// callIdentity says which calls of a tool are the same: scope, tool, version, and the arguments as canonical JSON,
+// after they were read against the schema, so that 3 and "3" are one value where an integer is asked for. It stands in
+// the stored value as well, so that a key is never trusted alone.
 type callIdentity struct {
 	Scope     []string        `json:"scope"` // shared; tenant, its name; session, tenant, its name
 	Tool      string          `json:"tool"`  // name@version
@@ -64,7 +66,7 @@ type callIdentity struct {
 }
 
 // identify returns the call's identity; ok is false where nothing may be remembered: the tool's policy says no, or the
-// scope is the session and the call has none (contracts 18).
+// scope is the session and the call has none.
 func identify(c *messages.Call, def *tool.Definition, e tool.Effective) (id callIdentity, ok bool) {
 	if !e.Cacheable {
 		return id, false
@@ -111,7 +113,7 @@ func (i callIdentity) key() string {
 }
 
 func (i callIdentity) same(o callIdentity) bool {
-	return strings.Join(i.Scope, "\x00") == strings.Join(o.Scope, "\x00") && i.Tool == o.Tool && string(i.Arguments) == string(o.Arguments)
+	return slices.Equal(i.Scope, o.Scope) && i.Tool == o.Tool && string(i.Arguments) == string(o.Arguments)
 }
 
 // toolResult is a successful result as the cache and the stale cache hold it.
@@ -120,7 +122,7 @@ type toolResult struct {
 	Stored     time.Time       `json:"stored"`
 	TTLMs      int64           `json:"ttlMs"`
 	Reply      json.RawMessage `json:"reply"`
-	Text       bool            `json:"text,omitempty"` // the reply is no JSON; Reply is it as a JSON string
+	Text       bool            `json:"text,omitempty"` // the reply is not JSON; Reply is it as a JSON string
 	Structured json.RawMessage `json:"structured,omitempty"`
 	Metadata   json.RawMessage `json:"metadata,omitempty"`
 }
@@ -134,7 +136,7 @@ func resultOf(c *messages.Call, id callIdentity, ttl time.Duration) toolResult {
 	return r
 }
 
-// fresh reports whether the result may still be used. Age exactly its time is too old (CA-6).
+// fresh reports whether the result may still be used. One whose age is exactly its time is too old.
 func (r toolResult) fresh(now time.Time) bool {
 	return now.Sub(r.Stored) < time.Duration(r.TTLMs)*time.Millisecond
 }
@@ -158,7 +160,7 @@ func (r toolResult) put(c *messages.Call, key string, mark any) {
 	markMetadata(c, key, mark)
 }
 
-// markMetadata sets one key of the result's metadata (S2-RES-1) and leaves the others.
+// markMetadata sets one key of the result's metadata and leaves the others.
 func markMetadata(c *messages.Call, key string, value any) {
 	meta := c.Notes[messages.NoteMetadata]
 	if len(meta) == 0 || meta[0] != '{' {
@@ -168,7 +170,7 @@ func markMetadata(c *messages.Call, key string, value any) {
 }
 
 // succeeded reports whether the call holds a result that may stand for the tool's own: no fault, no error result, and
-// nothing that only stands in for one (F3-11).
+// nothing that only stands in for one.
 func succeeded(c *messages.Call) bool {
 	_, degraded := c.Notes[messages.NoteDegraded]
 	return c.Fault == nil && c.HasReply() && !degraded && !c.Flag(messages.NoteIsError) && !tool.AsksForInput(c.Reply())

@@ -18,10 +18,10 @@ type ToolErrorConfig struct {
 // maxErrorText is how many characters of a tool's error text go on.
 const maxErrorText = 2000
 
-// newToolError makes every failure of a tool one of the documents' classes (S1-IMPL-3, S2-FALL-5), so that retry and
-// fallback decide on a code and not on words, and takes out of its text what looks like a secret - keys, tokens,
-// passwords in connection strings, and the values of the tool's own headers - before anything logs, stores or shows
-// it. Error results of a tool pass unchanged (contracts 13).
+// newToolError makes the stage that gives every failure of a tool a code, so that retry and fallback decide on that and
+// not on words. It takes out of the text what looks like a secret - keys, tokens, passwords in connection strings, and
+// the values of the tool's own headers - before anything logs, stores or shows it. An error result is the tool's own
+// answer and passes unchanged.
 func newToolError(_ *ToolErrorConfig, d Deps) (pipeline.Stage, error) {
 	tools, err := newToolPolicies(d)
 	if err != nil {
@@ -59,11 +59,15 @@ var secretText = []*regexp.Regexp{
 	regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)`),
 	regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^\s/"'<>]*@`),
 	regexp.MustCompile(`(?i)\b((?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}`),
-	regexp.MustCompile(`(?i)((?:passwd|password|passphrase|\bpwd)["']?\s*(?::|=)\s*)(?:"[^"]*"|'[^']*'|[^\s"'&;,{}\[\]()]+)`),
+	regexp.MustCompile(`(?i)((?:passwd|password|passphrase|\bpwd)["']?\s*(?::|=)\s*)` +
+		`(?:"[^"]*"|'[^']*'|[^\s"'&;,{}\[\]()]+)`),
 	// Six characters at least, so that "max_tokens=4096" and "unexpected token: end" stay what they are.
-	regexp.MustCompile(`(?i)((?:api[_-]?key|access[_-]?key|account[_-]?key|private[_-]?key|secret|token|credential|signature|\bsig)[A-Za-z0-9_.-]{0,32}["']?\s*(?::|=)\s*["']?)[^\s"'&;,{}\[\]()]{6,}`),
+	regexp.MustCompile(`(?i)((?:api[_-]?key|access[_-]?key|account[_-]?key|private[_-]?key|secret|token|credential|` +
+		`signature|\bsig)[A-Za-z0-9_.-]{0,32}["']?\s*(?::|=)\s*["']?)[^\s"'&;,{}\[\]()]{6,}`),
 	regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*`),
-	regexp.MustCompile(`\b(?:sk|pk|rk)[-_][A-Za-z0-9_-]{12,}|\b(?:gh[pousr]_|github_pat_|glpat-|xox[a-z]-|hf_|npm_|nvapi-|gsk_|xai-)[A-Za-z0-9_-]{10,}|\bAKIA[0-9A-Z]{16}\b|\bAIza[A-Za-z0-9_-]{30,}|\bS[UAONCX][A-Z2-7]{56}\b`),
+	regexp.MustCompile(`\b(?:sk|pk|rk)[-_][A-Za-z0-9_-]{12,}|` +
+		`\b(?:gh[pousr]_|github_pat_|glpat-|xox[a-z]-|hf_|npm_|nvapi-|gsk_|xai-)[A-Za-z0-9_-]{10,}|` +
+		`\bAKIA[0-9A-Z]{16}\b|\bAIza[A-Za-z0-9_-]{30,}|\bS[UAONCX][A-Z2-7]{56}\b`),
 }
 
 // redact puts stars in place of what looks like a secret. Redacted text comes out as it went in.

@@ -32,7 +32,8 @@ func TestToolErrorText(t *testing.T) {
 	} {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()
-			c := newToolChain(t, stages.Deps{}, map[string]string{"tool-fallback": "off", "tool-retry": "max-retries: 0"}, gives(reading("x"), errors.New(in)))
+			c := newToolChain(t, stages.Deps{}, map[string]string{"tool-fallback": "off", "tool-retry": "max-retries: 0"},
+				gives(reading("x"), errors.New(in)))
 			out := c.Run(t, "x", `{}`)
 			require.Equal(t, "tool 'x' failed: "+want, out.Fault.Message)
 			require.Equal(t, messages.ToolError, out.Fault.Code)
@@ -40,13 +41,15 @@ func TestToolErrorText(t *testing.T) {
 	}
 	t.Run("the tool's own headers", func(t *testing.T) {
 		t.Parallel()
-		c := newToolChain(t, stages.Deps{}, map[string]string{"tool-fallback": "off", "tool-retry": "max-retries: 0"}, gives(reading("x"), errors.New("refused qwertyuiop")))
+		c := newToolChain(t, stages.Deps{}, map[string]string{"tool-fallback": "off", "tool-retry": "max-retries: 0"},
+			gives(reading("x"), errors.New("refused qwertyuiop")))
 		c.defs["x"].Executor.Headers = map[string]string{"Authorization": "Key qwertyuiop"}
 		require.Equal(t, "tool 'x' failed: refused ***", c.Run(t, "x", `{}`).Fault.Message)
 	})
 	t.Run("a tool that panics", func(t *testing.T) {
 		t.Parallel()
-		c := newToolChain(t, stages.Deps{}, nil, chainTool{reading("x"), func(context.Context, int, json.RawMessage) (toolbox.Result, error) { panic("oh") }})
+		c := newToolChain(t, stages.Deps{}, nil, chainTool{reading("x"),
+			func(context.Context, int, json.RawMessage) (toolbox.Result, error) { panic("oh") }})
 		require.Equal(t, "internal_error", graceful(t, c.Run(t, "x", `{}`))["error"])
 	})
 }

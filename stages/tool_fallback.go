@@ -22,14 +22,15 @@ type ToolFallbackConfig struct {
 	Common `yaml:",inline"`
 }
 
-// FallbackRules are `tool.fallback` of the configuration. Zero values mean the defaults of contracts T4.
+// FallbackRules are `tool.fallback` of the configuration. Zero values mean the defaults: see
+// [FallbackRules.WithDefaults].
 type FallbackRules struct {
-	StaleTTL time.Duration `yaml:"stale-ttl" json:"stale-ttl"` // 30m
-	StaleMax int           `yaml:"stale-max" json:"stale-max"` // 5000
-	// GracefulIsError is auto (the face decides: MCP says isError, others do not), true or false (contracts 13).
-	GracefulIsError string `yaml:"graceful-is-error" json:"graceful-is-error"`
-	// Rungs are the steps of the ladder in order (S2-FALL-1): stale_cache, stub_data, graceful_error.
-	Rungs []string `yaml:"rungs" json:"rungs,omitempty"`
+	StaleTTL time.Duration // how long a success may stand in; 30m
+	StaleMax int           // successes that are kept; 5000
+	// GracefulIsError is auto (the face decides: MCP says isError, others do not), true or false.
+	GracefulIsError string
+	// Rungs are the steps of the ladder, in the order in which they are tried: stale_cache, stub_data, graceful_error.
+	Rungs []string
 }
 
 // WithDefaults fills in what is not set.
@@ -66,9 +67,7 @@ func (r FallbackRules) validate() error {
 	return nil
 }
 
-const (
-	stalePrefix = "stale."
-)
+const stalePrefix = "stale."
 
 type toolFallback struct {
 	rules FallbackRules
@@ -79,16 +78,17 @@ type toolFallback struct {
 	bound *quota.StoreBound
 }
 
-// newToolFallback makes the ladder of stand-ins for a tool that failed (S2-FALL-1 to 7): the last success of the same
-// call within stale-ttl, the tool's stub data, and a graceful error as JSON. The class of the fault decides
-// (contracts T2): where it is empty - stopped, blocked, cancelled, an unknown outcome - nothing is done. Bad arguments
-// skip to the graceful error (X-33). So does a fault that another stage made: older data must not be a way round a stage
-// that fails closed. A refusal by a limit stays what it is, so that its caller reads when to come again. Nothing stands in for a result of which the caller has seen a part (contracts
-// 8). An error result with content of its own passes unchanged (contracts 13).
+// newToolFallback makes the ladder of stand-ins for a tool that failed: the last success of the same call within
+// stale-ttl, the tool's stub data, and a graceful error as JSON. The class of the fault decides: where it is empty -
+// stopped, blocked, cancelled, an unknown outcome - nothing is done. Bad arguments skip to the graceful error, because
+// a wrong call must not get the data of a right one. So does a fault that another stage made: older data must not be a
+// way round a stage that fails closed. A refusal by a limit stays what it is, so that its caller reads when to come
+// again. Nothing stands in for a result of which the caller has seen a part. An error result with content of its own
+// passes unchanged.
 //
 // Every stand-in is marked in the metadata (fallback), in the note degraded (header Shallot-Degraded) and in the result
-// itself; see messages.MarkField. A graceful error sets the note tool.isError to what graceful-is-error says; with auto it stays
-// unset and the face decides. The stage also records successes of cacheable tools (X-37), but not cache hits, which
+// itself; see messages.MarkField. A graceful error sets the note tool.isError to what graceful-is-error says; with auto
+// it stays unset and the face decides. The stage also records successes of cacheable tools, but not cache hits, which
 // would make old results young. It fails open: without its store the other rungs stand.
 func newToolFallback(_ *ToolFallbackConfig, d Deps) (pipeline.Stage, error) {
 	tools, err := newToolPolicies(d)
@@ -103,8 +103,14 @@ func newToolFallback(_ *ToolFallbackConfig, d Deps) (pipeline.Stage, error) {
 	if err := rules.validate(); err != nil {
 		return pipeline.Stage{}, err
 	}
-	f := &toolFallback{rules: rules, texts: texts.In(d.Texts), tools: tools, store: d.Store, log: d.Log, bound: quota.NewStoreBound(stalePrefix, rules.StaleMax)}
-	return pipeline.Stage{After: f.after, Reads: []string{"tool", "fault", "request", "reply"}, Writes: []string{"reply"}}, nil
+	f := &toolFallback{
+		rules: rules, texts: texts.In(d.Texts), tools: tools, store: d.Store, log: d.Log,
+		bound: quota.NewStoreBound(stalePrefix, rules.StaleMax),
+	}
+	return pipeline.Stage{
+		Role: pipeline.RoleFallback, After: f.after,
+		Reads: []string{"tool", "fault", "request", "reply"}, Writes: []string{"reply"},
+	}, nil
 }
 
 func (t *toolFallback) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
@@ -136,15 +142,21 @@ func (t *toolFallback) after(ctx context.Context, c *messages.Call) (pipeline.Ve
 		c.Fail(&g)
 		return pipeline.Continue(), nil
 	}
-	t.log.WarnContext(ctx, "tool failed; a marked result stands in", "call", c.ID, "tool", c.Tool, "fallback", mark, "code", fault.Code, "err", redact(fault.Message))
-	c.Note(messages.NoteToolFault, map[string]any{"code": fault.Code, "message": redact(fault.Message), "origin": fault.Origin, "last": fault.Last})
+	said := redact(fault.Message)
+	t.log.WarnContext(ctx, "tool failed; a marked result stands in",
+		"call", c.ID, "tool", c.Tool, "fallback", mark, "code", fault.Code, "err", said)
+	c.Note(messages.NoteToolFault, map[string]any{
+		"code": fault.Code, "message": said, "origin": fault.Origin, "last": fault.Last,
+	})
 	c.Note(messages.NoteDegraded, mark)
 	c.SetReply(reply)
 	return pipeline.Continue(), nil
 }
 
 // climb returns the first rung that holds, with its mark; no mark if none does.
-func (t *toolFallback) climb(ctx context.Context, c *messages.Call, fault *messages.Fault, class messages.ErrorClass) (reply []byte, mark string) {
+func (t *toolFallback) climb(
+	ctx context.Context, c *messages.Call, fault *messages.Fault, class messages.ErrorClass,
+) (reply []byte, mark string) {
 	def, e, err := t.tools.of(ctx, c)
 	if err != nil {
 		def, e = nil, tool.Effective{} // an unknown tool has no data to stand in
@@ -225,7 +237,10 @@ func (t *toolFallback) identity(c *messages.Call, def *tool.Definition, e tool.E
 	return id, ok
 }
 
-func (t *toolFallback) stale(ctx context.Context, c *messages.Call, def *tool.Definition, e tool.Effective) *toolResult {
+// stale returns the last success of the same call, if it may still stand in.
+func (t *toolFallback) stale(
+	ctx context.Context, c *messages.Call, def *tool.Definition, e tool.Effective,
+) *toolResult {
 	id, ok := t.identity(c, def, e)
 	if !ok {
 		return nil
@@ -246,8 +261,8 @@ func (t *toolFallback) stale(ctx context.Context, c *messages.Call, def *tool.De
 	return &r
 }
 
-// record keeps a success as what may stand in later: the tool's own, not what a stage answered in its place, such as the
-// content that a person gave.
+// record keeps a success as what may stand in later: the tool's own, not what a stage answered in its place, such as
+// the content that a person gave.
 func (t *toolFallback) record(ctx context.Context, c *messages.Call) error {
 	if _, answered := c.Notes[messages.NoteStopper]; answered {
 		return nil

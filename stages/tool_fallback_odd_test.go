@@ -47,7 +47,8 @@ func TestToolFallbackOddValues(t *testing.T) {
 			t.Parallel()
 			def := reading("x")
 			def.MaxResult = -1 // never moved away
-			c := newToolChain(t, stages.Deps{}, map[string]string{"tool-cache": "off", "tool-retry": "off"}, once(def, 1, row.result, errors.New("boom")))
+			c := newToolChain(t, stages.Deps{}, map[string]string{"tool-cache": "off", "tool-retry": "off"},
+				once(def, 1, row.result, errors.New("boom")))
 			first := c.Run(t, "x", `{}`)
 			require.Nil(t, first.Fault)
 			out := c.Run(t, "x", `{}`)
@@ -69,7 +70,8 @@ func TestToolFallbackOddValues(t *testing.T) {
 			require.Equal(t, string(reply), string(again.Reply()), "marked once, however often it stands in")
 		})
 	}
-	for name, stub := range map[string]string{"object": `{"a":1}`, "array": `[]`, "null": `null`, "number": `0`, "text": `"sample"`, "empty text": `""`, "false": `false`} {
+	for name, stub := range map[string]string{"object": `{"a":1}`, "array": `[]`, "null": `null`, "number": `0`,
+		"text": `"sample"`, "empty text": `""`, "false": `false`} {
 		t.Run("stub "+name, func(t *testing.T) {
 			t.Parallel()
 			def := reading("x")
@@ -89,9 +91,11 @@ func TestToolFallbackLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	def := reading("x")
 	def.StubData = tool.JSON(`{"sample":true}`)
-	c := newToolChain(t, stages.Deps{}, map[string]string{"tool-cache": "off", "tool-retry": "off"}, chainTool{def, func(context.Context, int, json.RawMessage) (toolbox.Result, error) {
-		return toolbox.Result{IsError: true, Structured: json.RawMessage(`{"secret":1}`), Metadata: map[string]any{"left": true}}, nil
-	}})
+	c := newToolChain(t, stages.Deps{}, map[string]string{"tool-cache": "off", "tool-retry": "off"},
+		chainTool{def, func(context.Context, int, json.RawMessage) (toolbox.Result, error) {
+			return toolbox.Result{IsError: true, Structured: json.RawMessage(`{"secret":1}`),
+				Metadata: map[string]any{"left": true}}, nil
+		}})
 	out := c.Run(t, "x", `{}`)
 	require.Equal(t, `{"sample":true,"_shallot":{"fallback":"stub_data"}}`, string(out.Reply()))
 	require.False(t, out.Flag(messages.NoteIsError))

@@ -64,10 +64,14 @@ func TestToolFallbackStale(t *testing.T) {
 		want   string // the mark; empty: graceful_error
 		reply  string
 	}{
-		"F3-1":                      {def: reading("x"), wait: 10 * time.Minute, result: `{"v":1}`, want: "stale_cache", reply: `{"v":1,"_shallot":{"fallback":"stale_cache","stored":"2000-01-01T00:00:00Z"}}`},
-		"F3-1 text":                 {def: reading("x"), wait: 10 * time.Minute, result: "sunny", want: "stale_cache", reply: `"sunny\n[fallback=stale_cache, stored 2000-01-01T00:00:00Z]"`},
-		"F3-1 list":                 {def: reading("x"), wait: 10 * time.Minute, result: `[1,2]`, want: "stale_cache", reply: `{"result":[1,2],"_shallot":{"fallback":"stale_cache","stored":"2000-01-01T00:00:00Z"}}`},
-		"F3-1 without tool-cache":   {def: reading("x"), wait: 10 * time.Minute, result: `{"v":1}`, cache: "off", want: "stale_cache"},
+		"F3-1": {def: reading("x"), wait: 10 * time.Minute, result: `{"v":1}`, want: "stale_cache",
+			reply: `{"v":1,"_shallot":{"fallback":"stale_cache","stored":"2000-01-01T00:00:00Z"}}`},
+		"F3-1 text": {def: reading("x"), wait: 10 * time.Minute, result: "sunny", want: "stale_cache",
+			reply: `"sunny\n[fallback=stale_cache, stored 2000-01-01T00:00:00Z]"`},
+		"F3-1 list": {def: reading("x"), wait: 10 * time.Minute, result: `[1,2]`, want: "stale_cache",
+			reply: `{"result":[1,2],"_shallot":{"fallback":"stale_cache","stored":"2000-01-01T00:00:00Z"}}`},
+		"F3-1 without tool-cache": {def: reading("x"), wait: 10 * time.Minute, result: `{"v":1}`, cache: "off",
+			want: "stale_cache"},
 		"F3-1 before the stub":      {def: stub, wait: 10 * time.Minute, result: `{"v":1}`, want: "stale_cache"},
 		"F3-7 31 min ago":           {def: reading("x"), wait: 31 * time.Minute, result: `{"v":1}`},
 		"F3-7 exactly 30 min":       {def: reading("x"), wait: 30 * time.Minute, result: `{"v":1}`},
@@ -78,11 +82,12 @@ func TestToolFallbackStale(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				c := newToolChain(t, stages.Deps{}, map[string]string{"tool-cache": row.cache}, once(row.def, 1, row.result, errors.New("boom")))
+				c := newToolChain(t, stages.Deps{}, map[string]string{"tool-cache": row.cache},
+					once(row.def, 1, row.result, errors.New("boom")))
 				first := c.Run(t, "x", `{"a":1}`)
 				require.Nil(t, first.Fault)
 				require.NotContains(t, first.Notes, messages.NoteDegraded, "F3-12")
-				time.Sleep(row.wait)
+				<-time.After(row.wait)
 				call := toolCall("x", `{"a":1}`)
 				if row.args != "" {
 					call = toolCall("x", row.args)
@@ -116,9 +121,9 @@ func TestToolFallbackStale(t *testing.T) {
 			def.Cache = &tool.Cache{TTL: tool.Duration(20 * time.Minute)}
 			c := newToolChain(t, stages.Deps{}, nil, once(def, 1, `{"v":1}`, errors.New("boom")))
 			c.Run(t, "x", `{}`)
-			time.Sleep(19 * time.Minute)
+			<-time.After(19 * time.Minute)
 			require.True(t, c.Run(t, "x", `{}`).Flag(messages.NoteCacheHit))
-			time.Sleep(12 * time.Minute)
+			<-time.After(12 * time.Minute)
 			graceful(t, c.Run(t, "x", `{}`))
 		})
 	})
@@ -135,7 +140,8 @@ func TestToolFallbackLadder(t *testing.T) {
 		out := c.Run(t, "x", `{}`)
 		require.Equal(t, "stub_data", metadata(t, out)["fallback"])
 		require.Equal(t, `{"note":"sample","fallback":1,"_shallot":{"fallback":"stub_data"}}`, string(out.Reply()))
-		require.Equal(t, "boom", strings.TrimPrefix(note[map[string]any](out, messages.NoteToolFault)["message"].(string), "tool 'x' failed: "))
+		require.Equal(t, "boom", strings.TrimPrefix(note[map[string]any](out, messages.NoteToolFault)["message"].(string),
+			"tool 'x' failed: "))
 	})
 	t.Run("F3-9 RP-7 X-33", func(t *testing.T) {
 		t.Parallel()
@@ -155,8 +161,9 @@ func TestToolFallbackLadder(t *testing.T) {
 		"connect error": {errConnect, "network_error", later, ""},
 		"reset":         {syscall.ECONNRESET, "network_error", later, ""},
 		"other":         {errors.New("boom"), "internal_error", later, "tool 'x' failed: boom"},
-		"F3-5":          {errors.New("a \"b\" \\ c\n\r\t\x01"), "internal_error", later, "tool 'x' failed: a \"b\" \\ c\n\r\t\x01"},
-		"F3-6":          {&messages.Fault{Code: messages.ToolError}, "internal_error", later, ""},
+		"F3-5": {errors.New("a \"b\" \\ c\n\r\t\x01"), "internal_error", later,
+			"tool 'x' failed: a \"b\" \\ c\n\r\t\x01"},
+		"F3-6": {&messages.Fault{Code: messages.ToolError}, "internal_error", later, ""},
 	} {
 		t.Run("F3-3 F3-4 "+name, func(t *testing.T) {
 			t.Parallel()
@@ -179,7 +186,8 @@ func TestToolFallbackLadder(t *testing.T) {
 	t.Run("contracts 13 error results pass", func(t *testing.T) {
 		t.Parallel()
 		c := newToolChain(t, stages.Deps{}, nil,
-			gives(reading("x"), toolbox.Result{Content: []byte(`{"no":"such city"}`), IsError: true}), gives(reading("y"), toolbox.Result{IsError: true}))
+			gives(reading("x"), toolbox.Result{Content: []byte(`{"no":"such city"}`), IsError: true}),
+			gives(reading("y"), toolbox.Result{IsError: true}))
 		out := c.Run(t, "x", `{}`)
 		require.Equal(t, `{"no":"such city"}`, string(out.Reply()))
 		require.True(t, out.Flag(messages.NoteIsError))
@@ -189,13 +197,15 @@ func TestToolFallbackLadder(t *testing.T) {
 	t.Run("contracts 13 graceful-is-error", func(t *testing.T) {
 		t.Parallel()
 		for says, want := range map[string]string{"true": "true", "false": "false", "auto": ""} {
-			c := newToolChain(t, stages.Deps{Fallback: &stages.FallbackRules{GracefulIsError: says}}, nil, once(reading("x"), 0, "", errors.New("boom")))
+			c := newToolChain(t, stages.Deps{Fallback: &stages.FallbackRules{GracefulIsError: says}}, nil,
+				once(reading("x"), 0, "", errors.New("boom")))
 			require.Equal(t, want, string(c.Run(t, "x", `{}`).Notes[messages.NoteIsError]), says)
 		}
 	})
 	t.Run("S2-FALL-1 no rung holds", func(t *testing.T) {
 		t.Parallel()
-		c := newToolChain(t, stages.Deps{Fallback: &stages.FallbackRules{Rungs: []string{"stub_data"}}}, nil, once(reading("x"), 0, "", errors.New("boom")))
+		c := newToolChain(t, stages.Deps{Fallback: &stages.FallbackRules{Rungs: []string{"stub_data"}}}, nil,
+			once(reading("x"), 0, "", errors.New("boom")))
 		out := c.Run(t, "x", `{}`)
 		require.Equal(t, messages.ToolError, out.Fault.Code)
 		require.Equal(t, "No fallback available: tool 'x' failed: boom", out.Fault.Message)
@@ -204,7 +214,8 @@ func TestToolFallbackLadder(t *testing.T) {
 
 func TestToolFallbackStandsAside(t *testing.T) {
 	t.Parallel()
-	stub := tool.Definition{Name: "x", Policy: tool.Policy{Effect: tool.EffectExternal}, StubData: tool.JSON(`{"sent":true}`)}
+	stub := tool.Definition{Name: "x", Policy: tool.Policy{Effect: tool.EffectExternal},
+		StubData: tool.JSON(`{"sent":true}`)}
 	t.Run("contracts 10 outcome unknown", func(t *testing.T) {
 		t.Parallel()
 		c := newToolChain(t, stages.Deps{}, nil, once(stub, 0, "", context.DeadlineExceeded))
@@ -228,13 +239,15 @@ func TestToolFallbackStandsAside(t *testing.T) {
 	} {
 		t.Run("contracts 7 "+name, func(t *testing.T) {
 			t.Parallel()
-			c := with(t, stub, extra(55, func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Verdict{}, f }))
+			c := with(t, stub,
+				extra(55, func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Verdict{}, f }))
 			require.Equal(t, f.Code, c.Run(t, "x", `{}`).Fault.Code)
 		})
 	}
 	t.Run("contracts 7 stopped", func(t *testing.T) {
 		t.Parallel()
-		c := with(t, stub, extra(55, func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Stop(), nil }))
+		c := with(t, stub,
+			extra(55, func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Stop(), nil }))
 		require.Equal(t, messages.Stopped, c.Run(t, "x", `{}`).Fault.Code)
 	})
 	t.Run("no data gets round a stage that fails closed", func(t *testing.T) {
@@ -246,7 +259,8 @@ func TestToolFallbackStandsAside(t *testing.T) {
 	})
 	t.Run("its store is down", func(t *testing.T) {
 		t.Parallel()
-		c := newToolChain(t, stages.Deps{Store: func(string) pipeline.Store { return harnessDown{} }}, nil, once(reading("x"), 0, "", errors.New("boom")))
+		c := newToolChain(t, stages.Deps{Store: func(string) pipeline.Store { return harnessDown{} }}, nil,
+			once(reading("x"), 0, "", errors.New("boom")))
 		graceful(t, c.Run(t, "x", `{}`))
 	})
 }

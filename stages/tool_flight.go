@@ -45,7 +45,10 @@ type lookout struct {
 
 // await returns the result that look finds within the time, or nil. ok is false if too many wait already. look is asked
 // until it says done, or the longest time is over, or the last of those who wait has gone.
-func (f *flights) await(ctx context.Context, key string, limit, longest time.Duration, look func(context.Context) (r *toolResult, done bool)) (r *toolResult, ok bool) {
+func (f *flights) await(
+	ctx context.Context, key string, limit, longest time.Duration,
+	look func(context.Context) (r *toolResult, done bool),
+) (r *toolResult, ok bool) {
 	f.mu.Lock()
 	if f.waiting >= maxWaiting {
 		f.mu.Unlock()
@@ -109,7 +112,9 @@ func done(c <-chan struct{}) bool {
 
 // join returns the result of an equal call that is under way, if it comes in time; else whether this call is now the
 // one that others wait for.
-func (t *toolCache) join(ctx context.Context, c *messages.Call, id callIdentity, timeout time.Duration) (r *toolResult, leads bool) {
+func (t *toolCache) join(
+	ctx context.Context, c *messages.Call, id callIdentity, timeout time.Duration,
+) (r *toolResult, leads bool) {
 	key := toolFlightPrefix + id.key()
 	limit := timeout + flightGrace
 	mine, theirs := t.take(ctx, c, key, limit)
@@ -146,7 +151,9 @@ func (t *toolCache) join(ctx context.Context, c *messages.Call, id callIdentity,
 
 // take makes this call the one that runs the tool for others, unless another one does. A redelivery finds its own mark.
 // Neither means that the store does not answer.
-func (t *toolCache) take(ctx context.Context, c *messages.Call, key string, limit time.Duration) (mine bool, theirs *flight) {
+func (t *toolCache) take(
+	ctx context.Context, c *messages.Call, key string, limit time.Duration,
+) (mine bool, theirs *flight) {
 	ctx, cancel := context.WithTimeout(ctx, openStoreWait)
 	defer cancel()
 	when := pipeline.IfAbsent()
@@ -186,6 +193,7 @@ func (t *toolCache) land(ctx context.Context, c *messages.Call, st toolCacheStat
 		return
 	}
 	if err := t.store("cache").Delete(ctx, key); err != nil {
-		t.log.WarnContext(ctx, "mark of a running tool not removed; equal calls wait until it ends", "call", c.ID, "err", err)
+		t.log.WarnContext(ctx, "mark of a running tool not removed; equal calls wait until it ends",
+			"call", c.ID, "err", err)
 	}
 }

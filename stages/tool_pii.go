@@ -12,9 +12,9 @@ import (
 	"github.com/shallot-nats/shallot/stages/internal/pii"
 )
 
-// toolPIIStage does to tool results what pii does to model input: string values of a JSON result, or the whole text. What
-// travels beside the reply - structured content, the native form of an MCP result, other metadata - is edited too, for
-// it is stored and shown like the reply, and so is what a failed tool says of itself.
+// toolPIIStage does to tool results what pii does to model input: string values of a JSON result, or the whole text.
+// What travels beside the reply - structured content, the native form of an MCP result, other metadata - is edited too,
+// for it is stored and shown like the reply, and so is what a failed tool says of itself.
 type toolPIIStage struct {
 	rules pii.Rules
 	key   []byte
@@ -40,7 +40,10 @@ func newToolPII(c *ToolPIIConfig, d Deps) (pipeline.Stage, error) {
 		return pipeline.Stage{}, err
 	}
 	t := toolPIIStage{rules: compiled, key: key}
-	return pipeline.Stage{After: t.after, Rewrites: true, FailClosed: true, Reads: []string{"reply"}, Writes: []string{"reply"}}, nil
+	return pipeline.Stage{
+		Role: pipeline.RoleRedact, After: t.after, Rewrites: true, FailClosed: true,
+		Reads: []string{"reply"}, Writes: []string{"reply"},
+	}, nil
 }
 
 func (t toolPIIStage) after(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
@@ -89,7 +92,9 @@ func (t toolPIIStage) after(_ context.Context, c *messages.Call) (pipeline.Verdi
 
 // metadata edits the metadata of a result but for the native form of an MCP result, which is returned apart, if it
 // belongs to the reply; one that does not is left out.
-func (t toolPIIStage) metadata(c *messages.Call, reply []byte, edit func(string) string) (out []byte, native tool.Native) {
+func (t toolPIIStage) metadata(
+	c *messages.Call, reply []byte, edit func(string) string,
+) (out []byte, native tool.Native) {
 	meta := c.Notes[messages.NoteMetadata]
 	if len(meta) == 0 || meta[0] != '{' {
 		return piiValue(meta, edit), native

@@ -26,13 +26,15 @@ func TestToolPII(t *testing.T) {
 		`"joe@example.com"`:                                    `"[REDACTED_EMAIL]"`,
 		`{"n":9007199254740993}`:                               `{"n":9007199254740993}`,
 		`null`:                                                 `null`,
-		`{"content":[{"type":"text","text":"x joe@example.com"}],"isError":false}`: `{"content":[{"type":"text","text":"x [REDACTED_EMAIL]"}],"isError":false}`,
+		`{"content":[{"type":"text","text":"x joe@example.com"}],"isError":false}`: `{"content":[{"type":"text",` +
+			`"text":"x [REDACTED_EMAIL]"}],"isError":false}`,
 	} {
 		c := messages.NewCall(messages.Tool, "t1", []byte(`{}`))
 		c, _ = runOverWire(t, s, c, []byte(in))
 		require.Equal(t, want, string(c.Reply()), in)
 	}
-	blocked, err := stageNamed(t, "tool-pii", stages.Deps{}, func(c any) { c.(*stages.ToolPIIConfig).Rules = rule("email", "BLOCK") })
+	blocked, err := stageNamed(t, "tool-pii", stages.Deps{},
+		func(c any) { c.(*stages.ToolPIIConfig).Rules = rule("email", "BLOCK") })
 	require.NoError(t, err)
 	c, _ := runOverWire(t, blocked, messages.NewCall(messages.Tool, "t1", []byte(`{}`)), []byte(`joe@example.com`))
 	require.Equal(t, messages.Blocked, c.Fault.Code)

@@ -15,15 +15,13 @@ import (
 // ToolRetryConfig is agent.interceptor.tool-retry: what holds for tools that declare no policy of their own.
 type ToolRetryConfig struct {
 	Common     `yaml:",inline"`
-	MaxRetries int           `yaml:"max-retries" json:"max-retries" doc:"Tries beyond the first, for tools without a policy of their own."`
-	BaseDelay  time.Duration `yaml:"base-delay" json:"base-delay" doc:"First delay."`
-	Multiplier float64       `yaml:"multiplier" json:"multiplier" doc:"Growth of the delay."`
-	MaxDelay   time.Duration `yaml:"max-delay" json:"max-delay" doc:"Longest delay, also of the policies of tools."`
-	Jitter     float64       `yaml:"jitter" json:"jitter" doc:"Share by which a delay is spread to either side, 0 to 1."`
-	// ExecutedBy is pipeline, or caller: then the stage only marks and whoever called tries again (S0-RETRY-1, RT-6).
-	ExecutedBy string `yaml:"executed-by" json:"executed-by" doc:"pipeline, or caller: then the stage only marks and whoever called tries again."`
-	// Tools limits retry to these tools; empty: all (RT-11).
-	Tools []string `yaml:"tools" json:"tools,omitempty" doc:"Tools that are retried; empty: all."`
+	MaxRetries int           `yaml:"max-retries" doc:"Tries beyond the first, for tools without a policy of their own."`
+	BaseDelay  time.Duration `yaml:"base-delay" doc:"First delay."`
+	Multiplier float64       `yaml:"multiplier" doc:"Growth of the delay."`
+	MaxDelay   time.Duration `yaml:"max-delay" doc:"Longest delay, also of the policies of tools."`
+	Jitter     float64       `yaml:"jitter" doc:"Share by which a delay is spread to either side, 0 to 1."`
+	ExecutedBy string        `yaml:"executed-by" doc:"pipeline, or caller: the stage only marks; its caller tries again."`
+	Tools      []string      `yaml:"tools" doc:"Tools that are retried; empty: all."`
 }
 
 const (
@@ -54,7 +52,7 @@ type toolRetry struct {
 	exhausted atomic.Int64
 }
 
-// toolRetryState is the policy as it was when the call came: it holds over all attempts (X-9).
+// toolRetryState is the policy as it was when the call came: it holds over all attempts.
 type toolRetryState struct {
 	Policy    tool.RetryPolicy `json:"policy"`
 	Own       bool             `json:"own,omitempty"`       // the tool's, not the stage's
@@ -62,20 +60,22 @@ type toolRetryState struct {
 }
 
 func defaultToolRetry() ToolRetryConfig {
-	return ToolRetryConfig{MaxRetries: 2, BaseDelay: 500 * time.Millisecond, Multiplier: 2, MaxDelay: 30 * time.Second, ExecutedBy: retryByPipeline}
+	return ToolRetryConfig{
+		MaxRetries: 2, BaseDelay: 500 * time.Millisecond, Multiplier: 2, MaxDelay: 30 * time.Second,
+		ExecutedBy: retryByPipeline,
+	}
 }
 
 // newToolRetry makes the stage that lets a failed tool run again. What fails is the tool itself: its faults and its
-// error results, never a stage, a held call, a cancelled one, bad arguments or an unknown outcome (contracts 7, RT-10).
-// The tool's own policy decides, else the stage's keys (S2-RETRY-6); a tool that may not run twice is only tried again
-// on proof that it did not run (contracts 11). The first wait is base-delay for the stage's policy and nextDelay(1) for
-// a tool's own (X-10); a Retry-After of the fault is the least. A wait that would pass the deadline, or a Retry-After
-// beyond max-delay, ends the attempts at once.
+// error results, never a stage, a held call, a cancelled one, bad arguments or an unknown outcome. The tool's own
+// policy decides, else the stage's keys; a tool that may not run twice is only tried again on proof that it did not
+// run. The first wait is base-delay for the stage's policy and one step further, NextDelay(1), for a tool's own; a
+// Retry-After of the fault is the least. A wait that would pass the deadline, or a Retry-After beyond max-delay, ends
+// the attempts at once.
 //
-// It notes retry.shouldRetry and retry.suggestedDelayMs (S0-CTX-3). After several failed attempts the fault becomes
-// retries_exhausted, "All N attempts failed", around the last one (S2-RETRY-9); an error result stays as it is. A
-// policy that cannot be found, or whose look-up panics, means no retry, and the call goes on (RP-9). It fails open: its
-// store is only a record.
+// It notes retry.shouldRetry and retry.suggestedDelayMs. After several failed attempts the fault becomes
+// retries_exhausted, "All N attempts failed", around the last one; an error result stays as it is. A policy that cannot
+// be found, or whose look-up panics, means no retry, and the call goes on. It fails open: its store is only a record.
 func newToolRetry(cfg *ToolRetryConfig, d Deps) (pipeline.Stage, error) {
 	tools, err := newToolPolicies(d)
 	if err != nil {
@@ -83,7 +83,7 @@ func newToolRetry(cfg *ToolRetryConfig, d Deps) (pipeline.Stage, error) {
 	}
 	r := &toolRetry{cfg: *cfg, tools: tools, deps: d}
 	return pipeline.Stage{
-		Before: r.before, After: r.after, Keep: true, Reads: []string{"fault"},
+		Role: pipeline.RoleRetry, Before: r.before, After: r.after, Keep: true, Reads: []string{"fault"},
 		Details: func(context.Context) map[string]any {
 			return map[string]any{
 				"maxRetries": cfg.MaxRetries, "baseDelayMs": cfg.BaseDelay.Milliseconds(),
@@ -96,7 +96,8 @@ func newToolRetry(cfg *ToolRetryConfig, d Deps) (pipeline.Stage, error) {
 func (r *toolRetry) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
 	st, err := r.policy(ctx, c)
 	if err != nil {
-		r.deps.Log.WarnContext(ctx, "retry policy not found; the tool is tried once", "call", c.ID, "tool", c.Tool, "err", err)
+		r.deps.Log.WarnContext(ctx, "retry policy not found; the tool is tried once",
+			"call", c.ID, "tool", c.Tool, "err", err)
 		st = toolRetryState{Policy: tool.NoRetry()}
 	}
 	c.Note(messages.NoteMaxRetries, st.Policy.MaxAttempts-1)
@@ -119,7 +120,7 @@ func (r *toolRetry) policy(ctx context.Context, c *messages.Call) (st toolRetryS
 	return st, nil
 }
 
-// own is the policy of the stage's keys: S0-RETRY-4, with any fault of the tool worth another attempt.
+// own is the policy of the stage's keys: any fault of the tool is worth another attempt.
 func (r *toolRetry) own() tool.RetryPolicy {
 	return tool.RetryPolicy{
 		MaxAttempts: r.cfg.MaxRetries + 1, BaseDelay: tool.Duration(r.cfg.BaseDelay), Multiplier: r.cfg.Multiplier,
@@ -136,7 +137,8 @@ func (r *toolRetry) after(ctx context.Context, c *messages.Call) (pipeline.Verdi
 	if f == nil && c.Flag(messages.NoteIsError) {
 		f = messages.NewFault(messages.ToolError, "the tool gave an error result").From(messages.TargetOrigin)
 	}
-	if f == nil || !failedTarget(c) || ctx.Err() != nil || c.Flag(messages.NoteStreamShown) { // contracts 8
+	// Once a part of the answer is out, another attempt could only repeat it or contradict it.
+	if f == nil || !failedTarget(c) || ctx.Err() != nil || c.Flag(messages.NoteStreamShown) {
 		return r.end(c), nil
 	}
 	attempt := c.Attempt()
@@ -161,10 +163,10 @@ func (r *toolRetry) after(ctx context.Context, c *messages.Call) (pipeline.Verdi
 		r.forget(c)
 		return pipeline.Continue(), nil
 	}
-	delay, created := decideRetry(ctx, r.deps.Store("retry"), r.deps.Log, c, retryRecord{Max: st.Policy.MaxAttempts, Last: f.Code}, delay)
+	delay, created := decideRetry(ctx, r.deps, c, retryRecord{Max: st.Policy.MaxAttempts, Last: f.Code}, delay)
 	if created {
 		r.retries.Add(1)
-		r.deps.Log.InfoContext(ctx, "tool failed and is tried again", "call", c.ID, "tool", c.Tool, // S2-RETRY-8
+		r.deps.Log.InfoContext(ctx, "tool failed and is tried again", "call", c.ID, "tool", c.Tool,
 			"attempt", fmt.Sprintf("%d/%d", attempt+1, st.Policy.MaxAttempts), "delay", delay, "code", f.Code)
 	}
 	c.Note(messages.NoteShouldRetry, true)
@@ -185,7 +187,9 @@ func endless(p tool.RetryPolicy) tool.RetryPolicy {
 }
 
 // delay is the wait before the next attempt; ok is false if there is no point in waiting.
-func (r *toolRetry) delay(c *messages.Call, st toolRetryState, f *messages.Fault, attempt int) (d time.Duration, ok bool) {
+func (r *toolRetry) delay(
+	c *messages.Call, st toolRetryState, f *messages.Fault, attempt int,
+) (d time.Duration, ok bool) {
 	n := attempt - 1
 	if st.Own {
 		n = attempt
@@ -198,8 +202,8 @@ func (r *toolRetry) delay(c *messages.Call, st toolRetryState, f *messages.Fault
 	return d, !c.Past(time.Now().Add(d))
 }
 
-// exhaust says that every attempt failed. An error result has words of its own and keeps them (contracts 13), and so
-// does a fault that is more than a failure: an unknown outcome must be read as one.
+// exhaust says that every attempt failed. An error result has words of its own and keeps them, and so does a fault that
+// is more than a failure: an unknown outcome must be read as one.
 func (r *toolRetry) exhaust(c *messages.Call, last *messages.Fault, attempts int) {
 	if c.Fault == nil || tool.ErrorClassOf(last) == "" {
 		return

@@ -45,28 +45,41 @@ func TestToolRetry(t *testing.T) {
 		gone   int64
 		says   string
 	}{
-		"RT-1":                    {tool: fails(reading("x"), 2, boom), runs: 3, delays: ms(500, 1000), ok: true, total: 2},
-		"RT-2":                    {tool: gives(reading("x"), boom), runs: 3, delays: ms(500, 1000), total: 2, gone: 1, says: "All 3 attempts failed: tool 'x' failed: boom"},
-		"RT-3":                    {tool: gives(reading("x"), `1`), runs: 1, ok: true},
-		"RT-4":                    {config: "max-retries: 3", tool: gives(reading("x"), boom), runs: 4, delays: ms(500, 1000, 2000), total: 3, gone: 1},
-		"RT-6":                    {config: "executed-by: caller", tool: gives(reading("x"), boom), runs: 1, says: "tool 'x' failed: boom"},
-		"RT-8":                    {config: "max-retries: 0", tool: gives(reading("x"), boom), runs: 1, says: "tool 'x' failed: boom"},
-		"RT-11":                   {config: "tools: [a]", tool: gives(reading("x"), boom), runs: 1},
-		"RT-12 cap":               {config: "{max-retries: 2, base-delay: 20s, max-delay: 21s}", tool: fails(reading("x"), 2, boom), runs: 3, delays: ms(20000, 21000), ok: true, total: 2},
-		"RP-1":                    {tool: gives(withRetry(reading("x"), tool.NoRetry()), timeout), runs: 1},
-		"RP-2":                    {tool: fails(withRetry(reading("x"), tool.NetworkRetry()), 2, errConnect), runs: 3, delays: ms(1000, 2000), ok: true, total: 2},
-		"RP-3":                    {tool: gives(withRetry(reading("x"), tool.NetworkRetry()), boom), runs: 1},
-		"RP-4":                    {tool: gives(withRetry(reading("x"), tool.IdempotentSafeRetry()), boom), runs: 2, delays: ms(300), total: 1, gone: 1, says: "All 2 attempts failed: tool 'x' failed: boom"},
-		"RP-5":                    {config: "max-retries: 9", tool: gives(withRetry(reading("x"), tool.NoRetry()), errConnect), runs: 1},
-		"RP-6 X-30":               {tool: fails(withRetry(reading("x"), tool.NetworkRetry()), 1, timeout), runs: 2, delays: ms(1000), ok: true, total: 1},
-		"contracts 11 no proof":   {tool: gives(external, boom), runs: 1},
-		"contracts 11 proof":      {tool: fails(external, 2, errConnect), runs: 3, delays: ms(500, 1000), ok: true, total: 2},
-		"contracts 10 unknown":    {tool: gives(external, timeout), runs: 1},
-		"S2-RETRY-7 create":       {tool: gives(tool.Definition{Name: "create_order"}, boom), runs: 1},
-		"contracts 13 result":     {tool: gives(reading("x"), toolbox.Result{Content: []byte(`{"e":1}`), IsError: true}), runs: 3, delays: ms(500, 1000), total: 2, gone: 1, ok: true},
-		"Retry-After is kept to":  {tool: fails(reading("x"), 1, &messages.Fault{Code: messages.ToolNetwork, RetryAfter: 7 * time.Second}), runs: 2, delays: ms(7000), ok: true, total: 1},
-		"Retry-After is too long": {tool: gives(reading("x"), &messages.Fault{Code: messages.ToolNetwork, RetryAfter: 31 * time.Second}), runs: 1},
-		"the wait ends too late":  {config: "{base-delay: 2m, max-delay: 5m}", tool: gives(reading("x"), boom), runs: 1},
+		"RT-1": {tool: fails(reading("x"), 2, boom), runs: 3, delays: ms(500, 1000), ok: true, total: 2},
+		"RT-2": {tool: gives(reading("x"), boom), runs: 3, delays: ms(500, 1000), total: 2, gone: 1,
+			says: "All 3 attempts failed: tool 'x' failed: boom"},
+		"RT-3": {tool: gives(reading("x"), `1`), runs: 1, ok: true},
+		"RT-4": {config: "max-retries: 3", tool: gives(reading("x"), boom), runs: 4,
+			delays: ms(500, 1000, 2000), total: 3, gone: 1},
+		"RT-6": {config: "executed-by: caller", tool: gives(reading("x"), boom), runs: 1,
+			says: "tool 'x' failed: boom"},
+		"RT-8": {config: "max-retries: 0", tool: gives(reading("x"), boom), runs: 1,
+			says: "tool 'x' failed: boom"},
+		"RT-11": {config: "tools: [a]", tool: gives(reading("x"), boom), runs: 1},
+		"RT-12 cap": {config: "{max-retries: 2, base-delay: 20s, max-delay: 21s}",
+			tool: fails(reading("x"), 2, boom), runs: 3, delays: ms(20000, 21000), ok: true, total: 2},
+		"RP-1": {tool: gives(withRetry(reading("x"), tool.NoRetry()), timeout), runs: 1},
+		"RP-2": {tool: fails(withRetry(reading("x"), tool.NetworkRetry()), 2, errConnect), runs: 3,
+			delays: ms(1000, 2000), ok: true, total: 2},
+		"RP-3": {tool: gives(withRetry(reading("x"), tool.NetworkRetry()), boom), runs: 1},
+		"RP-4": {tool: gives(withRetry(reading("x"), tool.IdempotentSafeRetry()), boom), runs: 2,
+			delays: ms(300), total: 1, gone: 1, says: "All 2 attempts failed: tool 'x' failed: boom"},
+		"RP-5": {config: "max-retries: 9",
+			tool: gives(withRetry(reading("x"), tool.NoRetry()), errConnect), runs: 1},
+		"RP-6 X-30": {tool: fails(withRetry(reading("x"), tool.NetworkRetry()), 1, timeout), runs: 2,
+			delays: ms(1000), ok: true, total: 1},
+		"contracts 11 no proof": {tool: gives(external, boom), runs: 1},
+		"contracts 11 proof":    {tool: fails(external, 2, errConnect), runs: 3, delays: ms(500, 1000), ok: true, total: 2},
+		"contracts 10 unknown":  {tool: gives(external, timeout), runs: 1},
+		"S2-RETRY-7 create":     {tool: gives(tool.Definition{Name: "create_order"}, boom), runs: 1},
+		"contracts 13 result": {tool: gives(reading("x"), toolbox.Result{Content: []byte(`{"e":1}`), IsError: true}),
+			runs: 3, delays: ms(500, 1000), total: 2, gone: 1, ok: true},
+		"Retry-After is kept to": {tool: fails(reading("x"), 1,
+			&messages.Fault{Code: messages.ToolNetwork, RetryAfter: 7 * time.Second}), runs: 2, delays: ms(7000), ok: true,
+			total: 1},
+		"Retry-After is too long": {tool: gives(reading("x"),
+			&messages.Fault{Code: messages.ToolNetwork, RetryAfter: 31 * time.Second}), runs: 1},
+		"the wait ends too late": {config: "{base-delay: 2m, max-delay: 5m}", tool: gives(reading("x"), boom), runs: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -111,12 +124,14 @@ func TestToolRetryInTime(t *testing.T) {
 			c := newToolChain(t, stages.Deps{}, nil, chainTool{def, forever})
 			begin := time.Now()
 			out := c.Plain(t, toolCall("x", `{}`))
-			require.Equal(t, 3*100*time.Millisecond+1500*time.Millisecond, time.Since(begin), "TO-6: attempts and waits, no more")
+			require.Equal(t, 3*100*time.Millisecond+1500*time.Millisecond, time.Since(begin),
+				"TO-6: attempts and waits, no more")
 			got := graceful(t, out)
 			require.Equal(t, "All 3 attempts failed: Tool 'x' timed out after 100ms", got["message"], "RP-8")
 			require.Equal(t, "timeout", got["error"])
 			d := c.stage(t, "tool-retry").Details(t.Context())
-			require.Equal(t, map[string]any{"maxRetries": 2, "baseDelayMs": int64(500), "totalRetries": int64(2), "retriesExhausted": int64(1)}, d)
+			require.Equal(t, map[string]any{"maxRetries": 2, "baseDelayMs": int64(500), "totalRetries": int64(2),
+				"retriesExhausted": int64(1)}, d)
 		})
 	})
 	t.Run("RT-9", func(t *testing.T) {
@@ -136,9 +151,10 @@ func TestToolRetryInTime(t *testing.T) {
 	t.Run("RT-10", func(t *testing.T) {
 		t.Parallel()
 		c := newToolChain(t, stages.Deps{}, nil, gives(reading("x"), errors.New("boom")))
-		hold := pipeline.Stage{Name: "hold", Kind: messages.Tool, Order: 52, Before: func(context.Context, *messages.Call) (pipeline.Verdict, error) {
-			return pipeline.Hold(json.RawMessage(`{}`)), nil
-		}}
+		hold := pipeline.Stage{Name: "hold", Kind: messages.Tool, Order: 52,
+			Before: func(context.Context, *messages.Call) (pipeline.Verdict, error) {
+				return pipeline.Hold(json.RawMessage(`{}`)), nil
+			}}
 		_, err := pipeline.Chain(append(c.Stages, hold), c.Target).Call(t.Context(), toolCall("x", `{}`))
 		require.ErrorIs(t, err, pipeline.ErrHeld)
 		require.Zero(t, c.Runs("x"))

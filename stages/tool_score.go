@@ -114,10 +114,11 @@ func names(text, name string) bool {
 
 // inName reports whether a rune may be a part of a tool's name; letters of scripts without blanks may not.
 func inName(r rune) bool {
-	return r == '_' || r != utf8.RuneError && (unicode.IsLetter(r) || unicode.IsDigit(r)) && !conversation.SpacelessScript(r)
+	word := unicode.IsLetter(r) || unicode.IsDigit(r)
+	return r == '_' || r != utf8.RuneError && word && !conversation.SpacelessScript(r)
 }
 
-// Points of S0-TSEL-2..4.
+// Points for the full name of a tool, for each part of the name, and for each word of the description.
 const (
 	pointsName = 10
 	pointsPart = 3
@@ -188,7 +189,7 @@ func (s *toolScorer) has(word string) bool {
 }
 
 // nameParts splits a tool name where a camel-case word begins and at everything that is neither letter nor digit:
-// getURLInfo gives get, URL, Info (TS-10); send_mail gives send, mail.
+// getURLInfo gives get, URL, Info; send_mail gives send, mail.
 func nameParts(name string) []string {
 	var parts []string
 	r := []rune(name)
@@ -214,8 +215,8 @@ func nameParts(name string) []string {
 	return parts
 }
 
-// descriptionWords splits a description at everything that is no letter. A run of CJK letters is one word, and a word
-// of its own where it touches other letters.
+// descriptionWords splits a description at everything that is not a letter. A run of CJK letters is one word, and a
+// word of its own where it touches other letters.
 func descriptionWords(text string) []string {
 	var words []string
 	from, wide := -1, false
@@ -236,8 +237,8 @@ func descriptionWords(text string) []string {
 	return words
 }
 
-// ToolScore is the score of one tool for one message under a configuration (S0-TSEL-2..4), for those who want to see
-// why a tool was or was not offered.
+// ToolScore is the score of one tool for one message under a configuration, for those who want to see why a tool was or
+// was not offered.
 func ToolScore(c ToolSelectionConfig, text, name, description string) int {
 	return newToolScorer(c, text).score(name, description)
 }

@@ -18,12 +18,12 @@ import (
 // ToolSelectionConfig is agent.interceptor.tool-selection.
 type ToolSelectionConfig struct {
 	Common           `yaml:",inline"`
-	MaxTools         int      `yaml:"max-tools" json:"max-tools" doc:"Best tools that stay; those of always-include come on top."`
-	AlwaysInclude    []string `yaml:"always-include" json:"always-include" doc:"Tools that stay whatever their score."`
-	Strict           bool     `yaml:"strict" json:"strict" doc:"Records calls of tools that were left out, so that they are answered with an error."`
-	CaseSensitive    bool     `yaml:"case-sensitive" json:"case-sensitive" doc:"Whether words differ by case."`
-	Ties             string   `yaml:"ties" json:"ties" doc:"Of equal scores the order of registration or of name decides."`
-	DescriptionWords string   `yaml:"description-words" json:"description-words" doc:"How descriptions are split: letters or spaces."`
+	MaxTools         int      `yaml:"max-tools" doc:"Best tools that stay; those of always-include come on top."`
+	AlwaysInclude    []string `yaml:"always-include" doc:"Tools that stay whatever their score."`
+	Strict           bool     `yaml:"strict" doc:"Records calls of tools that were left out, so that they get an error."`
+	CaseSensitive    bool     `yaml:"case-sensitive" doc:"Whether words differ by case."`
+	Ties             string   `yaml:"ties" doc:"Of equal scores the order of registration or of name decides."`
+	DescriptionWords string   `yaml:"description-words" doc:"How descriptions are split: letters or spaces."`
 }
 
 func defaultToolSelection() ToolSelectionConfig {
@@ -46,16 +46,16 @@ func (c *ToolSelectionConfig) Validate() error {
 	return f.join()
 }
 
-// newToolSelection makes the stage that offers the model the tools that fit the newest user message best (S0-TSEL).
-// Tools keep every byte. The first max-tools by score go first, best first, then those of always-include that are not
-// among them. Kept whatever its score is a tool that tool_choice names, that the conversation has called, or that its last
-// messages name, and one without a name, because there is nothing to judge it by. A request with no more than max-tools
-// tools is not touched, nor is one whose message speaks for no tool at all.
+// newToolSelection makes the stage that offers the model the tools that fit the newest user message best. Tools keep
+// every byte. The first max-tools by score go first, best first, then those of always-include that are not among them.
+// Kept whatever its score is a tool that tool_choice names, that the conversation has called, or that its last messages
+// name, and one without a name, because there is nothing to judge it by. A request with no more than max-tools tools is
+// not touched, nor is one whose message speaks for no tool at all.
 //
-// Strict mode (TS-11) does not change replies: what the model said stays what it said. A call of a tool that was left
-// out is written into the note toolSelection.blocked, and whoever executes the reply's calls asks [BlockedTools] and
-// answers such a call with a tool error. A caller outside a run executes its own calls, so there the note and a
-// warning are all.
+// Strict mode does not change replies: what the model said stays what it said. A call of a tool that was left out is
+// written into the note toolSelection.blocked, and whoever executes the reply's calls asks [BlockedTools] and answers
+// such a call with a tool error. A caller outside a run executes their own calls, so there the note and a warning are
+// all.
 func newToolSelection(conf *ToolSelectionConfig, d Deps) (pipeline.Stage, error) {
 	t := &toolSelector{conf: *conf, log: d.Log, warned: make([]atomic.Bool, len(conf.AlwaysInclude))}
 	t.explicit = d.Explicit == nil || d.Explicit("agent.interceptor.tool-selection.always-include")
@@ -155,7 +155,7 @@ func BlockedTools(c *messages.Call) []string {
 	return names
 }
 
-// missing warns of names in always-include that the request does not have (TS-8).
+// missing warns of names in always-include that the request does not have; they are ignored.
 func (t *toolSelector) missing(c *messages.Call, tools []toolView) {
 	have := make(map[string]bool, len(tools))
 	for _, tool := range tools {

@@ -18,9 +18,12 @@ func offer(text, extra string, tools ...string) []byte {
 	var list []string
 	for _, tool := range tools {
 		name, desc, _ := strings.Cut(tool, " ")
-		list = append(list, fmt.Sprintf(`{"type":"function","function":{"name":%q,"description":%q,"parameters":{"x":1.50}},"y":null}`, name, desc))
+		list = append(list,
+			fmt.Sprintf(`{"type":"function","function":{"name":%q,"description":%q,"parameters":{"x":1.50}},"y":null}`, name,
+				desc))
 	}
-	return []byte(`{"messages":[{"role":"user","content":"old searchWeb"},` + string(msg("user", text).Raw) + `],"tools":[` + strings.Join(list, ",") + `]` + extra + `}`)
+	return []byte(`{"messages":[{"role":"user","content":"old searchWeb"},` + string(msg("user", text).Raw) +
+		`],"tools":[` + strings.Join(list, ",") + `]` + extra + `}`)
 }
 
 func offered(request []byte) (names []string) {
@@ -48,19 +51,23 @@ func TestToolScores(t *testing.T) {
 		set        func(*stages.ToolSelectionConfig)
 		want       int
 	}{
-		"TS-1 full name and parts":           {tool: "searchWeb", text: "用 searchWeb 查", want: 16},
-		"TS-1 with two description words":    {tool: "searchWeb finds pages", text: "用 searchWeb 查 pages finds", want: 20},
-		"TS-2 a part":                        {tool: "searchWeb", text: "search something", want: 3},
-		"TS-3 description words":             {tool: "zz alpha,beta", text: "beta and alpha", want: 4},
-		"TS-3 a word twice counts once":      {tool: "zz alpha alpha", text: "alpha", want: 2},
-		"TS-10 getURLInfo":                   {tool: "getURLInfo", text: "URL", want: 3},
-		"TS-10 last part":                    {tool: "getURLInfo", text: "Info", want: 3},
-		"X-46 snake case":                    {tool: "send_mail", text: "mail", want: 3},
-		"X-46 case":                          {tool: "searchWeb", text: "SEARCH", want: 0},
-		"X-46 case-sensitive false":          {tool: "searchWeb", text: "SEARCHWEB", set: func(c *stages.ToolSelectionConfig) { c.CaseSensitive = false }, want: 16},
-		"X-46 CJK runs whole":                {tool: "zz 查询天气, weather数据", text: "天气 数据 weather", want: 4},
-		"X-46 CJK run in the message":        {tool: "zz 查询天气", text: "请查询天气吧", want: 2},
-		"X-46 words by spaces":               {tool: "zz alpha,beta x", text: "alpha beta x", set: func(c *stages.ToolSelectionConfig) { c.DescriptionWords = "spaces" }, want: 2},
+		"TS-1 full name and parts": {tool: "searchWeb", text: "用 searchWeb 查", want: 16},
+		"TS-1 with two description words": {tool: "searchWeb finds pages", text: "用 searchWeb 查 pages finds",
+			want: 20},
+		"TS-2 a part":                   {tool: "searchWeb", text: "search something", want: 3},
+		"TS-3 description words":        {tool: "zz alpha,beta", text: "beta and alpha", want: 4},
+		"TS-3 a word twice counts once": {tool: "zz alpha alpha", text: "alpha", want: 2},
+		"TS-10 getURLInfo":              {tool: "getURLInfo", text: "URL", want: 3},
+		"TS-10 last part":               {tool: "getURLInfo", text: "Info", want: 3},
+		"X-46 snake case":               {tool: "send_mail", text: "mail", want: 3},
+		"X-46 case":                     {tool: "searchWeb", text: "SEARCH", want: 0},
+		"X-46 case-sensitive false": {tool: "searchWeb", text: "SEARCHWEB",
+			set: func(c *stages.ToolSelectionConfig) { c.CaseSensitive = false }, want: 16},
+		"X-46 CJK runs whole": {tool: "zz 查询天气, weather数据", text: "天气 数据 weather",
+			want: 4},
+		"X-46 CJK run in the message": {tool: "zz 查询天气", text: "请查询天气吧", want: 2},
+		"X-46 words by spaces": {tool: "zz alpha,beta x", text: "alpha beta x",
+			set: func(c *stages.ToolSelectionConfig) { c.DescriptionWords = "spaces" }, want: 2},
 		"X-46 letters split at digits":       {tool: "zz a1b", text: "b a", want: 4},
 		"only the newest user message":       {tool: "searchWeb", text: "nothing", want: 0},
 		"an empty description and no letter": {tool: "a1", text: "1", want: 0},
@@ -146,9 +153,11 @@ func TestToolSelection(t *testing.T) {
 	})
 	t.Run("kept tools keep every byte, nameless ones stay", func(t *testing.T) {
 		t.Parallel()
-		body := []byte(`{"messages":[{"role":"user","content":"b"}],"tools":[{"type":"web_search","big":9007199254740993},{"type":"custom","custom":{"name":"b"}},{"type":"function","function":{"name":"a","x":1.0}}]}`)
+		body := []byte(`{"messages":[{"role":"user","content":"b"}],"tools":[{"type":"web_search","big":9007199254740993},` +
+			`{"type":"custom","custom":{"name":"b"}},{"type":"function","function":{"name":"a","x":1.0}}]}`)
 		s := mustShape(t, "tool-selection", stages.Deps{}, func(c *stages.ToolSelectionConfig) { c.MaxTools = 1 })
-		require.Equal(t, `{"messages":[{"role":"user","content":"b"}],"tools":[{"type":"custom","custom":{"name":"b"}},{"type":"web_search","big":9007199254740993}]}`,
+		require.Equal(t, `{"messages":[{"role":"user","content":"b"}],"tools":[{"type":"custom","custom":{"name":"b"}},`+
+			`{"type":"web_search","big":9007199254740993}]}`,
 			string(shape(t, s, body).Request()))
 	})
 	for name, set := range map[string]func(*stages.ToolSelectionConfig){
@@ -163,8 +172,10 @@ func TestToolSelection(t *testing.T) {
 func TestToolSelectionStrict(t *testing.T) {
 	t.Parallel()
 	const reply = `{"choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[` +
-		`{"id":"1","type":"function","function":{"name":"t12","arguments":"{}"}},{"id":"2","type":"function","function":{"name":"t01","arguments":"{}"}}]}},` +
-		`{"index":1,"message":{"role":"assistant","tool_calls":[{"id":"3","type":"function","function":{"name":"t12","arguments":"{}"}},{"id":"4","type":"function","function":{"name":"unheard","arguments":"{}"}}]}}]}`
+		`{"id":"1","type":"function","function":{"name":"t12","arguments":"{}"}},` +
+		`{"id":"2","type":"function","function":{"name":"t01","arguments":"{}"}}]}},` +
+		`{"index":1,"message":{"role":"assistant","tool_calls":[{"id":"3","type":"function","function":{"name":"t12",` +
+		`"arguments":"{}"}},{"id":"4","type":"function","function":{"name":"unheard","arguments":"{}"}}]}}]}`
 	for _, strict := range []bool{false, true} {
 		t.Run(fmt.Sprintf("TS-11 strict %v", strict), func(t *testing.T) {
 			t.Parallel()

@@ -1,6 +1,7 @@
 package stages_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -13,15 +14,17 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/messages/view"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/stages"
 )
 
-// wireBodies is one conversation on each wire, with what must survive whatever a stage edits: a field that nobody knows,
-// a cache breakpoint, signed reasoning. %s stands in for the text of the newest user message.
+// wireBodies is one conversation on each wire, with what must survive whatever a stage edits: a field that nobody
+// knows, a cache breakpoint, signed reasoning. %s stands in for the text of the newest user message.
 var wireBodies = map[messages.Wire]string{
 	messages.ChatWire: `{"model":"p","x-big":9007199254740993,"messages":[{"role":"system","content":[{"type":"text",` +
 		`"text":"Be kind.","cache_control":{"type":"ephemeral"}}]},{"role":"user","content":"Weather?"},` +
-		`{"role":"assistant","content":"I look.","reasoning_details":[{"type":"reasoning.text","text":"ask joe@example.com",` +
-		`"signature":"U0lH"}],"tool_calls":[{"id":"a","type":"function","function":{"name":"weather","arguments":` +
+		`{"role":"assistant","content":"I look.","reasoning_details":[{"type":"reasoning.text",` +
+		`"text":"ask joe@example.com","signature":"U0lH"}],"tool_calls":[{"id":"a","type":"function",` +
+		`"function":{"name":"weather","arguments":` +
 		`"{\"city\":\"Paris\"}"}},{"id":"b","type":"function","function":{"name":"weather","arguments":"{}"}}]},` +
 		`{"role":"tool","tool_call_id":"a","content":"sun and more sun"},{"role":"tool","tool_call_id":"b","content":` +
 		`"rain and more rain"},{"role":"user","content":%q}],"tools":[{"type":"function","function":{"name":"weather",` +
@@ -105,6 +108,16 @@ func TestStagesOnEveryWire(t *testing.T) {
 		moved               bool                      // messages go: not everything survives
 		want                func(*testing.T, wireRun) // beside what survives
 	}{
+		{name: "the audit leaves every byte", stage: "audit", want: func(t *testing.T, r wireRun) {
+			require.Equal(t, string(r.body), string(r.sent()))
+			require.Equal(t, string(replyOn(r.v.Wire(), "ok")), string(r.call.Reply()))
+		}},
+		{name: "what failed is asked again, byte for byte", stage: "model-retry", config: "base-delay: 1ms\njitter: 0",
+			replies: []string{"overloaded", "ok"}, want: func(t *testing.T, r wireRun) {
+				require.Len(t, r.seen, 2)
+				require.Equal(t, string(r.body), string(r.sent()))
+				require.Equal(t, "ok", r.said())
+			}},
 		{name: "logging leaves every byte", stage: "logging", want: func(t *testing.T, r wireRun) {
 			require.Equal(t, string(r.body), string(r.sent()))
 		}},
@@ -181,9 +194,10 @@ func TestStagesOnEveryWire(t *testing.T) {
 				require.NotContains(t, string(r.sent()), "jane@example.com")
 				require.Equal(t, "I am jane@example.com", r.said())
 			}},
-		{name: "private values in results of tools", stage: "pii", config: "apply-to-input: false\napply-to-tool-results: true",
-			edit: func(body string) string { return strings.Replace(body, "sun and more sun", "jane@example.com", 1) },
-			text: "I am jim@example.com", want: func(t *testing.T, r wireRun) {
+		{name: "private values in results of tools", stage: "pii",
+			config: "apply-to-input: false\napply-to-tool-results: true",
+			edit:   func(body string) string { return strings.Replace(body, "sun and more sun", "jane@example.com", 1) },
+			text:   "I am jim@example.com", want: func(t *testing.T, r wireRun) {
 				require.Equal(t, "a: [REDACTED_EMAIL]", r.results()[0])
 				require.Equal(t, "I am jim@example.com", r.msgs()[len(r.msgs())-1].Text())
 			}},
@@ -215,14 +229,18 @@ func TestStagesOnEveryWire(t *testing.T) {
 				require.NotContains(t, string(r.sent()), "cache_control", "it is of the first provider")
 			}},
 	}
+	for _, spec := range stages.All() {
+		in := spec.Kind != messages.Model
+		for _, row := range rows {
+			in = in || row.stage == spec.Name
+		}
+		require.True(t, in, "the stage %s has no row", spec.Name)
+	}
 	for _, row := range rows {
 		for w, form := range wireBodies {
 			t.Run(fmt.Sprintf("%s on %s", row.name, w), func(t *testing.T) {
 				t.Parallel()
-				if row.text == "" {
-					row.text = "And Oslo?"
-				}
-				body := fmt.Sprintf(form, row.text)
+				body := fmt.Sprintf(form, cmp.Or(row.text, "And Oslo?"))
 				if row.edit != nil {
 					edited := row.edit(body)
 					require.NotEqual(t, body, edited)
@@ -261,8 +279,11 @@ type wireModel struct {
 func (m *wireModel) Do(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 	m.seen = append(m.seen, c.Request())
 	text := "ok"
-	if len(m.replies) > 0 {
-		text = m.replies[0]
+	if n := len(m.replies); n > 0 {
+		text = m.replies[min(len(m.seen), n)-1]
+	}
+	if text == "overloaded" {
+		return messages.NewFault(messages.ProviderLimited, "overloaded").From(messages.TargetOrigin)
 	}
 	if text == "echo" {
 		msgs := view.Of(m.wire).Messages(c.Request())

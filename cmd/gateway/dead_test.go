@@ -126,8 +126,8 @@ func (g *graveyard) letters() int64 {
 
 func callOf(m *nats.Msg) string { return m.Header.Get("Shallot-Call") }
 
-// A dead call runs again as a new one, once however often it is asked for; work that must not run twice only where it is
-// proved that it had not begun.
+// A dead call runs again as a new one, once however often it is asked for; work that must not run twice only where it
+// is proved that it had not begun.
 func TestDeadLettersAreRedrivenOnce(t *testing.T) {
 	t.Parallel()
 	g := newGraveyard(t)

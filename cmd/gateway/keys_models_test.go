@@ -98,7 +98,8 @@ models: {providers: [{name: up, base-url: "`+url+`", models: ["bad", "empty", "g
 agent:
   interceptor:
     model-fallback: {fallback-models: [secret-1, standby-2], max-retries: 1}
-    context-editing: {strategy: SUMMARIZE, max-tokens: 60, summarize-threshold: 60, summary-model: secret-sum, apply-to: [bare, session]}
+    context-editing: {strategy: SUMMARIZE, max-tokens: 60, summarize-threshold: 60, summary-model: secret-sum,
+        apply-to: [bare, session]}
 `), 0o600))
 	base, _ := command(t, "--config", file)
 	long := func(model string) string {

@@ -111,6 +111,9 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	if page := h.Metrics(); page != nil {
 		srv.Extra = append(srv.Extra, httpapi.Surface{Pattern: "/metrics", Control: true, Handler: page})
 	}
+	if o.loaded.Telemetry.Pprof {
+		srv.Extra = append(srv.Extra, httpapi.Profiles())
+	}
 	srv.Tools, srv.Approvals, srv.Agents, srv.Dead = h, h, h.Agents(), h.Dead()
 	srv.Responses, srv.Cancel = h.Responses(), h.CancelCall
 	mcp, err := mcpapi.New(mcpapi.Options{

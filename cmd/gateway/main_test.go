@@ -1,47 +1,27 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"io"
 	"net"
 	"net/http"
-	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
-
-// output is what a command prints, readable while it runs.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
-}
 
 // command runs the whole gateway with free ports until the test ends.
 func command(t *testing.T, args ...string) (httpURL, natsURL string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	out := &output{}
+	out := &apitest.Output{}
 	done := make(chan error, 1)
 	args = append([]string{"--http", "127.0.0.1:0", "--admin", "none", "--nats-port", "-1", "--data", t.TempDir()},
 		args...)
@@ -50,10 +30,8 @@ func command(t *testing.T, args ...string) (httpURL, natsURL string) {
 		cancel()
 		require.NoError(t, <-done, "a stop by signal is not a failure")
 	})
-	require.Eventually(t, func() bool { return strings.Contains(out.String(), "ready in") }, 20*time.Second,
-		10*time.Millisecond, "%s", out)
-	return regexp.MustCompile(`http://[0-9.:]+`).FindString(out.String()),
-		regexp.MustCompile(`nats://[0-9.:]+`).FindString(out.String())
+	said := out.Await(t, nil, `(?s)(http://[0-9.:]+).*?(nats://[0-9.:]+).*ready in`)
+	return said[1], said[2]
 }
 
 const hello = `{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}`
@@ -105,7 +83,7 @@ func TestLoad(t *testing.T) {
 	t.Parallel()
 	httpURL, natsURL := command(t)
 	for _, args := range [][]string{{"--url", httpURL + "/v1/chat/completions"}, {"--nats", natsURL}} {
-		out := &output{}
+		out := &apitest.Output{}
 		require.NoError(t, run(t.Context(), append([]string{"load", "--for", "200ms", "--callers", "1,4"}, args...),
 			out, io.Discard))
 		require.Len(t, strings.Split(strings.TrimSpace(out.String()), "\n"), 3, "%s", out)

@@ -28,8 +28,8 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) error {
 }
 
 func command() *cobra.Command {
-	const long = "Run stages, targets and the entry on a NATS server.\n\nWithout --stages and --serve everything is hosted; " +
-		"with one of them, just what is named."
+	const long = "Run stages, targets and the entry on a NATS server.\n\n" +
+		"Without --stages and --serve everything is hosted; with one of them, just what is named."
 	var own *flags
 	root := cli.New("worker", "Run parts of an installation on a NATS server", long,
 		func(c *cobra.Command) error { return own.serve(c) })
@@ -45,12 +45,13 @@ func command() *cobra.Command {
 // flags are those of a worker that works.
 type flags struct {
 	*cli.Flags
-	stages, roles string
+	stages, roles, admin string
 }
 
 func addFlags(fs *pflag.FlagSet) *flags {
 	f := &flags{Flags: cli.AddFlags(fs, "`URL` of the NATS server (NATS_URL)")}
 	fs.StringVar(&f.stages, "stages", "", "stages to host: a `list` by comma, all, or none")
+	fs.StringVar(&f.admin, "admin", "", "`address` of probes, /metrics and profiles (default none)")
 	fs.StringVar(&f.roles, "serve", "", "other `roles` by comma: entry, model, tool, or none")
 	return f
 }
@@ -61,7 +62,11 @@ func (f *flags) serve(c *cobra.Command) error {
 	if err != nil {
 		return cli.Usage("%w", err)
 	}
-	l, err := f.Load(nil)
+	set := map[string]string{}
+	if f.admin != "" {
+		set["worker.admin"] = f.admin
+	}
+	l, err := f.Load(set)
 	if err != nil {
 		return err
 	}
@@ -70,13 +75,20 @@ func (f *flags) serve(c *cobra.Command) error {
 			"nats.url in the configuration; \"gateway\" alone starts an embedded one")
 	}
 	log := host.NewLog(c.ErrOrStderr(), os.Getenv)
+	a, err := listenAdmin(&l.Config, log)
+	if err != nil {
+		return err
+	}
+	defer a.close()
 	h, err := host.Start(c.Context(), host.Options{Config: l, Roles: roles, Name: "shallot worker " + describe(roles),
-		Log: log, Drain: 5 * time.Second})
+		Service: service(roles), Log: log, Drain: 5 * time.Second})
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(c.OutOrStdout(), "shallot worker %s: %s on %s\n", host.Version(), describe(roles), h.URL)
+	a.serve(h)
 	<-c.Context().Done()
+	a.retire()
 	log.Info("stopping: work under way is finished, or stored and handed back; another ^C ends it at once")
 	stop, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -98,6 +110,21 @@ func describe(r host.Roles) string {
 	}
 	slices.Sort(out)
 	return strings.Join(out, ", ")
+}
+
+// service is the name by which "nats micro ls" tells workers of different roles apart.
+func service(r host.Roles) string {
+	name := "shallot-worker"
+	everything := r.Entry && r.Model && r.Tool && r.All
+	for _, role := range []struct {
+		name string
+		on   bool
+	}{{"entry", r.Entry}, {"model", r.Model}, {"tool", r.Tool}, {"stages", r.All || len(r.Stages) > 0}} {
+		if role.on && !everything {
+			name += "-" + role.name
+		}
+	}
+	return name
 }
 
 func readRoles(stages, serve string) (host.Roles, error) {

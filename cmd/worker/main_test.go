@@ -36,6 +36,18 @@ func TestRoles(t *testing.T) {
 	}
 }
 
+func TestWorkersOfDifferentRolesHaveDifferentNames(t *testing.T) {
+	t.Parallel()
+	for name, roles := range map[string]host.Roles{
+		"shallot-worker":             host.Everything(),
+		"shallot-worker-stages":      {Stages: []string{"audit"}},
+		"shallot-worker-entry-model": {Entry: true, Model: true},
+		"shallot-worker-tool-stages": {All: true, Tool: true},
+	} {
+		require.Equal(t, name, service(roles))
+	}
+}
+
 func TestNeedsAServer(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

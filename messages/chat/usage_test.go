@@ -15,10 +15,13 @@ func TestAnsweredReadsEachAPI(t *testing.T) {
 		reply, model string
 		usage        chat.Usage
 	}{
-		"chat": {`{"model":"m","usage":{"prompt_tokens":7,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":5},` +
-			`"completion_tokens_details":{"reasoning_tokens":2}}}`, "m", chat.Usage{Input: 7, Output: 3, CacheRead: 5, Reasoning: 2}},
+		"chat": {`{"model":"m","usage":{"prompt_tokens":7,"completion_tokens":3,` +
+			`"prompt_tokens_details":{"cached_tokens":5},` +
+			`"completion_tokens_details":{"reasoning_tokens":2}}}`,
+			"m", chat.Usage{Input: 7, Output: 3, CacheRead: 5, Reasoning: 2}},
 		"responses": {`{"usage":{"input_tokens":7,"output_tokens":3,"input_tokens_details":{"cached_tokens":5},` +
-			`"output_tokens_details":{"reasoning_tokens":2}},"model":"m"}`, "m", chat.Usage{Input: 7, Output: 3, CacheRead: 5, Reasoning: 2}},
+			`"output_tokens_details":{"reasoning_tokens":2}},"model":"m"}`,
+			"m", chat.Usage{Input: 7, Output: 3, CacheRead: 5, Reasoning: 2}},
 		"messages": {`{"model":"m","usage":{"input_tokens":7,"output_tokens":3,"cache_read_input_tokens":5}}`, "m",
 			chat.Usage{Input: 7, Output: 3, CacheRead: 5}},
 		"nothing said": {`{"choices":[]}`, "", chat.Usage{}},

@@ -188,6 +188,62 @@ func TestInterleavedCalls(t *testing.T) {
 	}
 }
 
+// A stream that breaks is the beginning of the whole one: nothing that was shown is taken back, and nothing ends it.
+func TestACutStreamIsTheBeginningOfTheWhole(t *testing.T) {
+	t.Parallel()
+	for _, client := range wires {
+		for _, provider := range wires {
+			if client == provider {
+				continue
+			}
+			for name, reply := range bodies(t, provider, "reply") {
+				t.Run(fmt.Sprintf("%s over %s %s", client, provider, name), func(t *testing.T) {
+					t.Parallel()
+					request := bodies(t, client, "request")["tools"]
+					all := events.Replay(provider, []byte(wantsUsage), reply)
+					whole := pair(client, provider).Stream(request)
+					var want [][]byte
+					for _, e := range all {
+						want = append(want, whole.Add(e)...)
+					}
+					want = append(want, whole.End()...)
+					for cut := range all {
+						s := pair(client, provider).Stream(request)
+						var got [][]byte
+						for _, e := range all[:cut] {
+							got = append(got, s.Add(e)...)
+						}
+						require.LessOrEqual(t, len(got), len(want))
+						require.Equal(t, lines(want[:len(got)]), lines(got))
+						for _, p := range got {
+							require.False(t, events.Last(p), "%s", p)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// What a reply has cost is the same on each wire that can say it: OpenAI's input counts what came from a cache, that of
+// the messages wire does not.
+func TestUsageIsCountedAsTheCallersWireDoes(t *testing.T) {
+	t.Parallel()
+	for _, client := range wires {
+		for _, provider := range wires {
+			reply := bodies(t, provider, "reply")["text"]
+			want := view.Of(provider).Usage(reply)
+			require.Positive(t, want.CacheRead)
+			out, err := pair(client, provider).Reply(bodies(t, client, "request")["text"], reply)
+			require.NoError(t, err)
+			got := view.Of(client).Usage(out)
+			require.Equal(t, []int64{want.Input, want.CacheRead, want.Output}, []int64{got.Input, got.CacheRead, got.Output},
+				"%s over %s", client, provider)
+			require.Equal(t, want.Input+want.Output, got.Input+got.Output)
+		}
+	}
+}
+
 func FuzzStream(f *testing.F) {
 	for _, w := range wires {
 		for _, reply := range bodies(f, w, "reply") {

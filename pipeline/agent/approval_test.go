@@ -32,7 +32,8 @@ func (r registry) Get(_ context.Context, name string) (*tool.Definition, error) 
 }
 
 func definition(name string) *tool.Definition {
-	return &tool.Definition{Name: name, Version: "1", Source: tool.Operator, Executor: tool.Executor{Kind: tool.ExecGo, Name: name},
+	return &tool.Definition{Name: name, Version: "1", Source: tool.Operator,
+		Executor:    tool.Executor{Kind: tool.ExecGo, Name: name},
 		InputSchema: tool.JSON(`{"type":"object","properties":{"amount":{"type":"integer"}},"required":["amount"]}`)}
 }
 
@@ -56,8 +57,8 @@ func newAsking(t *testing.T, decisions ...string) *asking {
 	return &asking{world: w, desk: desk, c: w.call(hello)}
 }
 
-// step runs the target once, as the bus does, in a process that knows nothing of the run. It returns the question if the
-// run waits.
+// step runs the target once, as the bus does, in a process that knows nothing of the run. It returns the question if
+// the run waits.
 func (a *asking) step(notes messages.Notes) (*agent.Question, *messages.Call) {
 	a.t.Helper()
 	c := a.c.Clone()
@@ -74,7 +75,8 @@ func (a *asking) step(notes messages.Notes) (*agent.Question, *messages.Call) {
 
 // answer takes an answer to a question, as the process does that somebody sends it to.
 func (a *asking) answer(q *agent.Question, answer string) (ruling json.RawMessage, open, warn []string, err error) {
-	ruling, partly, open, warn, err := agent.TakeAnswer(a.t.Context(), rawjson.Encode(q), json.RawMessage(answer), "ann", a.desk.Decide)
+	ruling, partly, open, warn, err := agent.TakeAnswer(a.t.Context(), rawjson.Encode(q), json.RawMessage(answer), "ann",
+		a.desk.Decide)
 	if partly != nil {
 		q.Decided = nil
 		require.NoError(a.t, json.Unmarshal(partly, q))
@@ -160,7 +162,8 @@ func TestABatchWaitsForAPerson(t *testing.T) {
 		_, c := a.decide(q, `{"decision":"reject","reason":"too much"}`)
 		require.Equal(t, "I see", said(t, c))
 		require.Empty(t, a.ran)
-		require.Equal(t, []string{"p=The call of 'pay' was rejected by ann and was not run. Reason: too much"}, results(a.seen[1]))
+		require.Equal(t, []string{"p=The call of 'pay' was rejected by ann and was not run. Reason: too much"},
+			results(a.seen[1]))
 	})
 	t.Run("answered by a person, it does not run either", func(t *testing.T) {
 		t.Parallel()
@@ -178,7 +181,8 @@ func TestABatchWaitsForAPerson(t *testing.T) {
 		q, _ := a.step(nil)
 		a.decide(q, `{"decisions":{"r":{"decision":"approve"},"p":{"decision":"approve"},"q":{"decision":"reject"}}}`)
 		require.ElementsMatch(t, []string{`pay{"amount":50}`, `pay{"amount":70}`}, a.ran)
-		require.Equal(t, []string{`p=pay:{"amount":50}`, "q=The call of 'pay' was rejected by ann and was not run.", `r=pay:{"amount":70}`},
+		require.Equal(t, []string{`p=pay:{"amount":50}`, "q=The call of 'pay' was rejected by ann and was not run.",
+			`r=pay:{"amount":70}`},
 			results(a.seen[1]))
 	})
 }
@@ -239,7 +243,8 @@ func TestWhatNobodyDecidesInTimeCountsAsRejected(t *testing.T) {
 	a := newAsking(t)
 	a.model = script([]wanted{pay("p", 50)}, []wanted{pay("q", 60)}, "done")
 	q, _ := a.step(nil)
-	late := rawjson.Encode(pipeline.Unanswered{Question: rawjson.Encode(q), Fault: messages.NewFault(messages.Blocked, "over")})
+	late := rawjson.Encode(pipeline.Unanswered{Question: rawjson.Encode(q),
+		Fault: messages.NewFault(messages.Blocked, "over")})
 	notes := messages.Notes{messages.NoteUnanswered: late}
 	q, _ = a.step(notes)
 	require.NotNil(t, q, "it is about the first question alone")
@@ -262,7 +267,8 @@ func TestASubAgentsQuestionIsItsRunsQuestion(t *testing.T) {
 		case sub:
 			return "paid"
 		case n == 0:
-			return []wanted{{"x", "agent_payer", `{"task":"pay"}`}, {"y", "agent_payer", `{"task":"pay"}`}, {"l", "look", `{"amount":1}`}}
+			return []wanted{{"x", "agent_payer", `{"task":"pay"}`}, {"y", "agent_payer", `{"task":"pay"}`},
+				{"l", "look", `{"amount":1}`}}
 		}
 		return "done"
 	}

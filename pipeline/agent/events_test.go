@@ -15,7 +15,8 @@ func TestWhoFollowsARunGetsEachEventOnceWhereverTheyLeftOff(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.tool = echoTool
-	w.model = script([]wanted{{"a", "add", "{}"}}, "The answer is four, as everybody knows who can add. "+strings.Repeat("It is. ", 60))
+	w.model = script([]wanted{{"a", "add", "{}"}},
+		"The answer is four, as everybody knows who can add. "+strings.Repeat("It is. ", 60))
 	c := w.call(hello)
 	c.Stream = true
 	w.run(c)
@@ -27,7 +28,8 @@ func TestWhoFollowsARunGetsEachEventOnceWhereverTheyLeftOff(t *testing.T) {
 		types = append(types, e.Type)
 		require.True(t, i == 0 || whole[i-1].At.Before(e.At), "marks rise")
 	}
-	require.Equal(t, []string{"run.started", "message", "tool.called", "tool.ended", "text.delta", "message", "run.ended"}, types)
+	require.Equal(t, []string{"run.started", "message", "tool.called", "tool.ended", "text.delta",
+		"message", "run.ended"}, types)
 	require.Greater(t, len(w.shown), 2)
 
 	seed := rand.Uint64()
@@ -44,7 +46,8 @@ func TestWhoFollowsARunGetsEachEventOnceWhereverTheyLeftOff(t *testing.T) {
 }
 
 // follow follows a run whose live pieces of text come before the record of their step.
-func follow(t *testing.T, run string, after agent.Mark, records []agent.Record, pieces []agent.Event) (out []agent.Event) {
+func follow(t *testing.T, run string, after agent.Mark, records []agent.Record,
+	pieces []agent.Event) (out []agent.Event) {
 	t.Helper()
 	f := agent.NewFollower(run, after)
 	for n, r := range records {

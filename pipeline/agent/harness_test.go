@@ -44,7 +44,8 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	return &world{t: t, ended: map[string]*messages.Call{}, specs: map[string]*agent.Spec{
-		"helper": {Name: "helper", Model: "m", Limits: agent.Limits{ModelCalls: 20}, Tools: []string{"add", "sub", "a", "b", "c", "x"}},
+		"helper": {Name: "helper", Model: "m", Limits: agent.Limits{ModelCalls: 20}, Tools: []string{"add",
+			"sub", "a", "b", "c", "x"}},
 	}}
 }
 
@@ -63,7 +64,8 @@ type crashing struct {
 	w *world
 }
 
-func (c crashing) Put(ctx context.Context, key string, value []byte, ttl time.Duration, when pipeline.Condition) (uint64, error) {
+func (c crashing) Put(ctx context.Context, key string, value []byte, ttl time.Duration,
+	when pipeline.Condition) (uint64, error) {
 	if c.w.crash != nil {
 		if err := c.w.crash("put " + key); err != nil {
 			return 0, err
@@ -119,7 +121,8 @@ func (w *world) through(c *messages.Call) (*messages.Call, error) {
 	return w.onion(ctx, c, w.loop(), nil)
 }
 
-func (w *world) onion(ctx context.Context, c *messages.Call, target pipeline.Target, emit pipeline.Emit) (*messages.Call, error) {
+func (w *world) onion(ctx context.Context, c *messages.Call, target pipeline.Target,
+	emit pipeline.Emit) (*messages.Call, error) {
 	apply := ""
 	if c.Kind == messages.Model {
 		apply = pipeline.ApplyAgent
@@ -151,7 +154,8 @@ func (w *world) Accept(_ context.Context, r pipeline.Request) (pipeline.Pending,
 	defer w.mu.Unlock()
 	w.asked++
 	c := messages.NewCall(r.Kind, r.Tenant, r.Body)
-	c.Tool, c.Run, c.Agent, c.Session, c.IdempotencyKey, c.Notes = r.Tool, r.Run, r.Agent, r.Session, r.IdempotencyKey, r.Notes
+	c.Tool, c.Run, c.Agent, c.Session, c.IdempotencyKey, c.Notes = r.Tool, r.Run, r.Agent, r.Session,
+		r.IdempotencyKey, r.Notes
 	c.Stream, c.Deadline, c.Parent = r.Stream, r.Deadline, r.Parent
 	return &pending{w, c}, nil
 }
@@ -235,8 +239,9 @@ func wants(id string, calls []wanted) []byte {
 		list = append(list, map[string]any{"id": t.id, "type": "function",
 			"function": map[string]string{"name": t.name, "arguments": t.args}})
 	}
-	return rawjson.Encode(map[string]any{"id": id, "choices": []any{map[string]any{"index": 0, "finish_reason": "tool_calls",
-		"message": map[string]any{"role": "assistant", "content": nil, "tool_calls": list}}},
+	return rawjson.Encode(map[string]any{"id": id,
+		"choices": []any{map[string]any{"index": 0, "finish_reason": "tool_calls",
+			"message": map[string]any{"role": "assistant", "content": nil, "tool_calls": list}}},
 		"usage": map[string]int{"prompt_tokens": 2, "completion_tokens": 1, "total_tokens": 3}})
 }
 

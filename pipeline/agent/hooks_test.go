@@ -42,7 +42,8 @@ func TestHooksRunInOrderAndBackInReverse(t *testing.T) {
 			"h1.before h2.before h1.beforeModel h2.beforeModel h2.afterModel h1.afterModel tool " +
 				"h1.beforeModel h2.beforeModel h2.afterModel h1.afterModel h2.after h1.after"},
 		"the lower order is outermost, equal ones keep their registration (HK-3)": {[]int{15, 11, 11},
-			"h2.before h3.before h1.before h2.beforeModel h3.beforeModel h1.beforeModel h1.afterModel h3.afterModel h2.afterModel " +
+			"h2.before h3.before h1.before h2.beforeModel h3.beforeModel h1.beforeModel h1.afterModel h3.afterModel " +
+				"h2.afterModel " +
 				"tool h2.beforeModel h3.beforeModel h1.beforeModel h1.afterModel h3.afterModel h2.afterModel " +
 				"h1.after h3.after h2.after"},
 	} {
@@ -95,7 +96,8 @@ func TestHooksAreSeenUnderTheirNamesAndPositions(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
 		w.specs["helper"].Tools = []string{"add", "sub"}
-		w.register(agent.Hook{Name: "h", Order: 10, BeforeModel: func(_ context.Context, c *messages.Call) (agent.Change, error) {
+		w.register(agent.Hook{Name: "h", Order: 10, BeforeModel: func(_ context.Context, c *messages.Call) (agent.Change,
+			error) {
 			d, ok := agent.FindTool(c.Request(), "sub", "")
 			require.True(t, ok)
 			require.Contains(t, string(d), `"sub"`)
@@ -114,7 +116,10 @@ func TestHooksAreSeenUnderTheirNamesAndPositions(t *testing.T) {
 		w := newWorld(t)
 		var got []string
 		h := w.trace("h", 10, &got)
-		h.BeforeAgent = func(context.Context, *messages.Call) (agent.Change, error) { return agent.Change{}, errors.New("no") }
+		h.BeforeAgent = func(context.Context, *messages.Call) (agent.Change,
+			error) {
+			return agent.Change{}, errors.New("no")
+		}
 		w.register(h.Stages()...)
 		c := w.run(w.call(hello))
 		require.Equal(t, messages.StageError, c.Fault.Code)
@@ -170,9 +175,11 @@ func TestJumps(t *testing.T) {
 		"to the model after the model: its tool calls are not made, it is called again (HK-7)": {
 			hook: jumps("afterModel", "model", "model"), answer: []any{asks, "second"}, models: 2, text: "second"},
 		"to the tools before the model, with the last assistant message (HK-8)": {
-			hook: jumps("beforeModel", "tool", "tool"), body: pending, answer: []any{"after"}, models: 1, tools: 1, text: "after"},
+			hook: jumps("beforeModel", "tool", "tool"), body: pending, answer: []any{"after"}, models: 1, tools: 1,
+			text: "after"},
 		"to the tools before the run": {
-			hook: jumps("beforeAgent", "tool", "tool"), body: pending, answer: []any{"after"}, models: 1, tools: 1, text: "after"},
+			hook: jumps("beforeAgent", "tool", "tool"), body: pending, answer: []any{"after"}, models: 1, tools: 1,
+			text: "after"},
 		"to the tools where there are none to call": {
 			hook: jumps("beforeModel", "tool", "tool"), code: messages.StageError, says: []string{"no assistant message"}},
 		"to a target that is not declared (HK-9)": {
@@ -180,14 +187,19 @@ func TestJumps(t *testing.T) {
 		"to a target that does not exist (HK-11)": {
 			hook: jumps("beforeModel", "foo", "end"), code: messages.StageError, says: []string{`"foo"`}},
 		"after the run there is only its end": {
-			hook: jumps("afterAgent", "model", "model"), answer: []any{"x"}, models: 1, code: messages.StageError, says: []string{"jumper", "ended"}},
+			hook: jumps("afterAgent", "model", "model"), answer: []any{"x"}, models: 1, code: messages.StageError,
+			says: []string{"jumper", "ended"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			after := 0
 			w.register(agent.Hook{Name: "outer", Order: 10,
-				AfterAgent: func(context.Context, *messages.Call) (agent.Change, error) { after++; return agent.Change{}, nil }}.Stages()...)
+				AfterAgent: func(context.Context, *messages.Call) (agent.Change,
+					error) {
+					after++
+					return agent.Change{}, nil
+				}}.Stages()...)
 			w.register(r.hook.Stages()...)
 			w.tool, w.model = echoTool, script(r.answer...)
 			if r.body == "" {
@@ -229,18 +241,21 @@ func TestUpdatesOfTheStateAreMergedByTheRuleOfTheirKey(t *testing.T) {
 	w := newWorld(t)
 	w.specs["helper"].Rules = map[string]agent.Rule{"log": agent.Append}
 	add := func(name string, order int) {
-		w.register(agent.Hook{Name: name, Order: order, AfterModel: func(_ context.Context, c *messages.Call) (agent.Change, error) {
-			return agent.Change{Set: map[string]json.RawMessage{"log": rawjson.Encode([]string{name}), "last": rawjson.Encode(name),
+		w.register(agent.Hook{Name: name, Order: order, AfterModel: func(_ context.Context, c *messages.Call) (agent.Change,
+			error) {
+			return agent.Change{Set: map[string]json.RawMessage{"log": rawjson.Encode([]string{name}),
+				"last":     rawjson.Encode(name),
 				"messages": rawjson.Encode([]any{map[string]string{"role": "user", "content": "from " + name}})}}, nil
 		}}.Stages()...)
 	}
 	add("h1", 11)
 	add("h2", 12)
 	var seen []map[string]json.RawMessage
-	w.register(agent.Hook{Name: "reader", Order: 10, BeforeModel: func(_ context.Context, c *messages.Call) (agent.Change, error) {
-		seen = append(seen, agent.StateOf(c))
-		return agent.Change{}, nil
-	}}.Stages()...)
+	w.register(agent.Hook{Name: "reader", Order: 10,
+		BeforeModel: func(_ context.Context, c *messages.Call) (agent.Change, error) {
+			seen = append(seen, agent.StateOf(c))
+			return agent.Change{}, nil
+		}}.Stages()...)
 	w.tool, w.model = echoTool, script([]wanted{{"a", "add", `{}`}}, "done")
 	w.run(w.call(hello))
 	require.Nil(t, seen[0])
@@ -269,7 +284,8 @@ func TestAHookInFrontOfTheModelAddsMessagesToCallAndRun(t *testing.T) {
 			return agent.Change{}, nil
 		}
 		once = true
-		return agent.Change{Set: map[string]json.RawMessage{"messages": json.RawMessage(`{"role":"user","content":"mind the gap"}`)}}, nil
+		return agent.Change{Set: map[string]json.RawMessage{"messages": json.RawMessage(`{"role":"user","content":"mind ` +
+			`the gap"}`)}}, nil
 	}}.Stages()...)
 	w.tool, w.model = echoTool, script([]wanted{{"a", "add", `{}`}}, "done")
 	w.run(w.call(hello))

@@ -37,9 +37,11 @@ func TestLimitsOfARun(t *testing.T) {
 		fault   string
 		results []string // that the model reads last
 	}{
-		"two model calls of three, with an end (LM-1)": {agent.Limits{ModelCalls: 2}, []any{ask("a"), ask("a"), "never"}, 2, 2,
+		"two model calls of three, with an end (LM-1)": {agent.Limits{ModelCalls: 2},
+			[]any{ask("a"), ask("a"), "never"}, 2, 2,
 			"Model call limits exceeded: run limit (2/2)", "", nil},
-		"the same with an error (LM-2)": {agent.Limits{ModelCalls: 2, Exit: agent.ExitError}, []any{ask("a"), ask("a"), "never"}, 2, 2,
+		"the same with an error (LM-2)": {agent.Limits{ModelCalls: 2, Exit: agent.ExitError},
+			[]any{ask("a"), ask("a"), "never"}, 2, 2,
 			"", "Model call limits exceeded: run limit (2/2)", nil},
 		"a limit of tokens, after which no model is asked": {agent.Limits{ModelCalls: 9, Tokens: micro(7)},
 			[]any{ask("a"), ask("a"), ask("a"), "never"}, 3, 3, "Token limits exceeded: run limit (9/7)", "", nil},
@@ -50,16 +52,19 @@ func TestLimitsOfARun(t *testing.T) {
 		"a limit of 0 (LM-5)": {agent.Limits{}, nil, 0, 0, "Model call limits exceeded: run limit (0/0)", "", nil},
 		"a batch of three with two left, which continues (LM-7)": {agent.Limits{ModelCalls: 9, Tools: tools("", 2)},
 			[]any{ask("a", "b", "c"), "done"}, 2, 2, "done", "",
-			[]string{"a0=a:{}", "b1=b:{}", "c2=Tool call limits exceeded: run limit (2/2). The call was not run; do not make it again."}},
+			[]string{"a0=a:{}", "b1=b:{}",
+				"c2=Tool call limits exceeded: run limit (2/2). The call was not run; do not make it again."}},
 		"an end with another tool pending (LM-8)": {agent.Limits{ModelCalls: 9, Tools: tools(agent.ExitEnd, 1)},
 			[]any{ask("a", "b")}, 1, 0, "", "other tool calls of the same answer are pending", nil},
 		"an end with nothing pending": {agent.Limits{ModelCalls: 9, Tools: tools(agent.ExitEnd, 1)},
 			[]any{ask("a"), ask("b")}, 2, 1, "Tool call limits exceeded: run limit (1/1)", "", nil},
 		"an error of tools": {agent.Limits{ModelCalls: 9, Tools: tools(agent.ExitError, 1)},
 			[]any{ask("a", "b")}, 1, 0, "", "Tool call limits exceeded: run limit (1/1)", nil},
-		"a limit of one tool": {agent.Limits{ModelCalls: 9, Tools: agent.ToolLimits{ByTool: map[string]agent.Limit{"a": {Run: num(1)}}}},
+		"a limit of one tool": {agent.Limits{ModelCalls: 9,
+			Tools: agent.ToolLimits{ByTool: map[string]agent.Limit{"a": {Run: num(1)}}}},
 			[]any{ask("a", "b", "a"), "done"}, 2, 2, "done", "",
-			[]string{"a0=a:{}", "b1=b:{}", "a2=Tool call limits exceeded: a: run limit (1/1). The call was not run; do not make it again."}},
+			[]string{"a0=a:{}", "b1=b:{}",
+				"a2=Tool call limits exceeded: a: run limit (1/1). The call was not run; do not make it again."}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -42,8 +42,8 @@ type Judge interface {
 	Judge(ctx context.Context, c *messages.Call, shown []byte) (args json.RawMessage, q *approval.Question, err error)
 }
 
-// Loop runs agents: it is the target of calls of kind agent. It keeps nothing of a run in memory that the records do not
-// hold, so it may be called for a run again, by another process, at any time. It is safe for concurrent use.
+// Loop runs agents: it is the target of calls of kind agent. It keeps nothing of a run in memory that the records do
+// not hold, so it may be called for a run again, by another process, at any time. It is safe for concurrent use.
 type Loop struct{ o Options }
 
 var _ pipeline.Target = (*Loop)(nil)
@@ -77,9 +77,9 @@ type pause struct {
 
 // Do implements pipeline.Target. The id of the run is that of its call.
 func (l *Loop) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) error {
-	d := &drive{Loop: l, root: c, run: c.ID, emit: emit, State: &State{}}
-	if !c.Stream {
-		d.emit = nil
+	d := &drive{Loop: l, root: c, run: c.ID, State: &State{}}
+	if c.Stream {
+		d.emit = inWire(c, emit)
 	}
 	wait, err := d.through(ctx, func() (*Start, error) { return l.start(ctx, c) })
 	switch {
@@ -99,8 +99,11 @@ func (l *Loop) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) err
 			return err
 		}
 	}
-	c.SetReply(d.Reply(d.run, c.Accepted, c.Stream))
-	return nil
+	reply, err := replyIn(c, d.Reply(d.run, c.Accepted, c.Stream))
+	if err == nil {
+		c.SetReply(reply)
+	}
+	return err
 }
 
 // through takes the run from where its records end to its own end, or to where it must wait.
@@ -223,11 +226,15 @@ func (l *Loop) start(ctx context.Context, c *messages.Call) (*Start, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Start{Spec: *spec, Params: params(c.Request())}
+	body, err := chatBody(c)
+	if err != nil {
+		return nil, err
+	}
+	s := &Start{Spec: *spec, Params: params(body)}
 	if s.Tools, err = l.o.Tools(ctx, c.Tenant, spec); err != nil {
 		return nil, err
 	}
-	raw, _ := rawjson.Field(c.Request(), "messages")
+	raw, _ := rawjson.Field(body, "messages")
 	for _, m := range rawjson.Elements(raw) {
 		s.Messages = append(s.Messages, m)
 	}

@@ -18,9 +18,10 @@ import (
 func (d *drive) childRequest(kind messages.Kind, n int, body []byte) pipeline.Request {
 	c := d.root
 	r := pipeline.Request{
-		Kind: kind, Body: body, Tenant: c.Tenant, Role: c.Role, Models: c.Models, Session: c.Session, Run: d.run, User: c.User,
-		Agent: d.Start.Spec.Name, RequestID: c.RequestID, Deadline: c.Deadline, Parent: c.ID, Cache: c.Cache, Explain: c.Explain,
-		Trace: c.Trace, IdempotencyKey: fmt.Sprintf("run %s %d %d", d.run, d.Steps, n), Notes: messages.Notes{},
+		Kind: kind, Body: body, Tenant: c.Tenant, Role: c.Role, Models: c.Models, Session: c.Session, Run: d.run,
+		User: c.User, Agent: d.Start.Spec.Name, RequestID: c.RequestID, Deadline: c.Deadline, Parent: c.ID, Cache: c.Cache,
+		Explain: c.Explain, Trace: c.Trace, IdempotencyKey: fmt.Sprintf("run %s %d %d", d.run, d.Steps, n),
+		Notes: messages.Notes{},
 	}
 	if len(d.Keys) > 0 {
 		r.Notes[messages.NoteRunState] = rawjson.Encode(d.Keys)
@@ -28,8 +29,8 @@ func (d *drive) childRequest(kind messages.Kind, n int, body []byte) pipeline.Re
 	return r
 }
 
-// call makes a call of the run and waits for its end. The error is [pipeline.ErrHeld] where the call waits for somebody,
-// or that of ctx. A call that is refused is a fault in its end.
+// call makes a call of the run and waits for its end. The error is [pipeline.ErrHeld] where the call waits for
+// somebody, or that of ctx. A call that is refused is a fault in its end.
 func (d *drive) call(ctx context.Context, r pipeline.Request, onDelta func(pipeline.Delta)) (*messages.Call, error) {
 	var p pipeline.Pending
 	err := patient(ctx, func() (err error) {

@@ -29,24 +29,26 @@ type Ruling struct {
 
 func (r Ruling) about(run string, step int) bool { return r.Run == run && r.Step == step }
 
-// Check holds a decision about one call to what was asked, and completes it with who decided and when. ok is false where
-// nothing is decided. The error is a fault.
+// Check holds a decision about one call to what was asked, and completes it with who decided and when. ok is false
+// where nothing is decided. The error is a fault.
 type Check func(ctx context.Context, question, answer json.RawMessage, by string) (json.RawMessage, error)
 
-// TakeAnswer takes an answer to the question of a run. If each call is decided now it returns the ruling. If some are not, it
-// returns the question with the decisions so far, which stays, and the ids that are open. The error is a fault, and
-// nothing was decided then. warn lists ids that mean no call of the batch.
+// TakeAnswer takes an answer to the question of a run. If each call is decided now it returns the ruling. If some are
+// not, it returns the question with the decisions so far, which stays, and the ids that are open. The error is a fault,
+// and nothing was decided then. warn lists ids that mean no call of the batch.
 func TakeAnswer(ctx context.Context, question, answer json.RawMessage, by string, check Check) (
 	ruling, partly json.RawMessage, open, warn []string, err error) {
 	var q Question
 	if err := json.Unmarshal(question, &q); err != nil {
-		return nil, nil, nil, nil, messages.NewFault(messages.Internal, "the question of the run cannot be read: %v", err).From("approval")
+		return nil, nil, nil, nil, messages.NewFault(messages.Internal,
+			"the question of the run cannot be read: %v", err).From("approval")
 	}
 	if q.Waits != "" {
 		return nil, nil, nil, nil, messages.NewFault(messages.InvalidRequest,
 			"the run waits for %s, which a stage holds; decide about that call", q.Waits).From("approval")
 	}
-	made, open, warn, err := q.Decide(q.Decided, answer, func(c AskedCall, raw json.RawMessage) (d approval.Decision, ok bool, err error) {
+	made, open, warn, err := q.Decide(q.Decided, answer, func(c AskedCall, raw json.RawMessage) (
+		d approval.Decision, ok bool, err error) {
 		out, err := check(ctx, rawjson.Encode(c.Question), raw, by)
 		if err != nil || rawjson.IsNull(out) {
 			return d, false, err

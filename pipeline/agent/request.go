@@ -13,7 +13,8 @@ import (
 
 // passed are the fields of a caller's request that each model call of the run gets as they are.
 var passed = []string{"temperature", "top_p", "max_tokens", "max_completion_tokens", "seed", "stop", "user",
-	"safety_identifier", "reasoning_effort", "verbosity", "service_tier", "presence_penalty", "frequency_penalty", "metadata"}
+	"safety_identifier", "reasoning_effort", "verbosity", "service_tier", "presence_penalty", "frequency_penalty",
+	"metadata"}
 
 // params are the fields of the caller's request that each model call gets.
 func params(body []byte) json.RawMessage {
@@ -29,8 +30,8 @@ func params(body []byte) json.RawMessage {
 	return out
 }
 
-// request is the body of the next model call. Its beginning is that of the call before, so that a provider's prompt cache
-// holds.
+// request is the body of the next model call. Its beginning is that of the call before, so that a provider's prompt
+// cache holds.
 func (s *State) request() []byte {
 	spec := s.Start.Spec
 	var msgs [][]byte
@@ -61,8 +62,8 @@ func (s *State) request() []byte {
 }
 
 // names are the names of the called tools as the registry knows them. Of one that the run does not offer the name is
-// empty, and wrong says so. A model that calls another one gets an error, whatever there is under that name. added are tools that stages
-// offered beside those of the run.
+// empty, and wrong says so. A model that calls another one gets an error, whatever there is under that name. added are
+// tools that stages offered beside those of the run.
 func (s *State) names(calls []chat.ToolCall, added []string) (names, wrong []string) {
 	names, wrong = make([]string, len(calls)), make([]string, len(calls))
 	for i, c := range calls {

@@ -31,7 +31,8 @@ func TestARunAsksItsModelUntilItAnswers(t *testing.T) {
 	require.Contains(t, first, `"temperature":0.5`)
 	require.Contains(t, first, `"name":"add"`)
 	prefix := first[:strings.Index(first, `"}],"tools"`)]
-	require.True(t, strings.HasPrefix(second, prefix), "the beginning of a prompt does not change, for the provider's cache")
+	require.True(t, strings.HasPrefix(second, prefix),
+		"the beginning of a prompt does not change, for the provider's cache")
 }
 
 func field(raw []byte, key string) []byte {

@@ -28,7 +28,8 @@ func sessionKey(tenant, session, agent string, n int) string {
 
 // History returns the messages of the first n runs of a session with an agent, and how many runs there are; n below 0
 // means all.
-func (l Log) History(ctx context.Context, tenant, session, agent string, n int) (out []json.RawMessage, runs int, err error) {
+func (l Log) History(ctx context.Context, tenant, session, agent string, n int) (
+	out []json.RawMessage, runs int, err error) {
 	for ; n < 0 || runs < n; runs++ {
 		e, err := l.entry(ctx, sessionKey(tenant, session, agent, runs))
 		if errors.Is(err, pipeline.ErrNotFound) {
@@ -50,8 +51,8 @@ func (l Log) entry(ctx context.Context, key string) (e sessionEntry, err error) 
 	return e, err
 }
 
-// Remember adds the messages of a run that has ended to its session. from is how many runs the session had when this one
-// began. It may be done again: the run's messages are there once.
+// Remember adds the messages of a run that has ended to its session. from is how many runs the session had when this
+// one began. It may be done again: the run's messages are there once.
 func (l Log) Remember(ctx context.Context, tenant, session, agent, run string, from int, msgs []json.RawMessage) error {
 	raw := rawjson.Encode(sessionEntry{run, msgs})
 	if len(raw) > pieceSize && len(msgs) > 2 { // what was asked and what was answered, without the steps between
@@ -113,7 +114,8 @@ const maxThreadRuns = 256
 // calls of a session's runs are counted one batch after the other.
 func (l Log) Reserve(ctx context.Context, tenant, session, run string, step int, names []string, limits ToolLimits,
 	spent Counts) (before Counts, err error) {
-	_, err = pipeline.Change(ctx, l.Store, messages.Key("thread", tenant, session), l.keep(), func(t *thread) (bool, error) {
+	key := messages.Key("thread", tenant, session)
+	_, err = pipeline.Change(ctx, l.Store, key, l.keep(), func(t *thread) (bool, error) {
 		if b, ok := t.Runs[run]; ok && b.Step == step {
 			before = b.Before
 			return false, nil

@@ -36,7 +36,8 @@ func TestASessionRemembersItsRuns(t *testing.T) {
 	ask("", hello)
 	require.Equal(t, []string{"user:hello"}, texts(w.seen[3]))
 	// A client that keeps the conversation itself sends all of it: it is not doubled, and only what is new is kept.
-	ask("s", `{"messages":[{"role":"user","content":"hello"},{"role":"assistant","content":"answer 1"},{"role":"user","content":"more"}]}`)
+	ask("s", `{"messages":[{"role":"user","content":"hello"},{"role":"assistant","content":"answer 1"},`+
+		`{"role":"user","content":"more"}]}`)
 	require.Equal(t, []string{"user:hello", "assistant:answer 1", "user:more"}, texts(w.seen[4]))
 	ask("s", hello)
 	require.Equal(t, []string{"user:hello", "assistant:answer 1", "user:and then?", "assistant:answer 2", "user:more",

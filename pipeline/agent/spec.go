@@ -1,6 +1,6 @@
 // Package agent runs agents: a model is asked, the tools that it asks for are called, and their results go back to it,
-// until it answers. What is to be done next is decided by [State], which is pure; [Loop] carries it out as the target of
-// calls of kind agent.
+// until it answers. What is to be done next is decided by [State], which is pure; [Loop] carries it out as the target
+// of calls of kind agent.
 //
 // A run is a list of records, one for each finished step. Each is stored before the next step begins, and the first
 // record of a step counts. So a run has no process: whoever owns its call reads the records, finds what is next, and

@@ -133,7 +133,8 @@ func (s *State) answered(r Record) {
 	}
 }
 
-// named gives tool calls ids of their own where the model gave none or one twice, because results are told apart by them.
+// named gives tool calls ids of their own where the model gave none or one twice, because results are told apart by
+// them.
 func (s *State) named(message json.RawMessage) json.RawMessage {
 	m := chat.Msg{Raw: message}
 	calls, seen, changed := m.ToolCalls(), map[string]bool{}, false
@@ -254,7 +255,8 @@ func (s *State) open(calls []chat.ToolCall, a *Answer) {
 // limit ends the run at a limit.
 func (s *State) limit(text string, fault bool) {
 	if fault {
-		s.End = &End{Reason: Limited, Fault: messages.NewFault(messages.LimitExceeded, "%s", text).From(messages.TargetOrigin)}
+		fault := messages.NewFault(messages.LimitExceeded, "%s", text).From(messages.TargetOrigin)
+		s.End = &End{Reason: Limited, Fault: fault}
 		return
 	}
 	m := chat.NewMsg("assistant", text).Raw

@@ -172,8 +172,8 @@ func faultText(f *messages.Fault) string {
 	}{f.Code, f.Origin, f.Message}}))
 }
 
-// toolKey is the key of a tool call. It is the same however the steps between the answer and the call went: a batch that
-// waited, or of which a part was done before.
+// toolKey is the key of a tool call. It is the same however the steps between the answer and the call went: a batch
+// that waited, or of which a part was done before.
 func toolKey(run string, step int, id string) string {
 	return "run " + run + " " + strconv.Itoa(step) + " " + id
 }
@@ -212,7 +212,8 @@ func (d *drive) delegate(ctx context.Context, name string, o *Open, n int) outco
 
 func (d *drive) subStart(ctx context.Context, name string, o *Open, n int) (*Start, error) {
 	if d.Start.Depth+1 >= MaxDepth {
-		return nil, messages.NewFault(messages.LimitExceeded, "agents delegate to each other %d deep; do the task without agent %s",
+		return nil, messages.NewFault(messages.LimitExceeded,
+			"agents delegate to each other %d deep; do the task without agent %s",
 			MaxDepth, name)
 	}
 	spec, err := d.o.Agent(ctx, name)

@@ -144,7 +144,8 @@ func ControlBody(body []byte) *messages.Fault {
 		}
 	})
 	if odd != "" {
-		return Invalid(messages.Clip(odd, 60), "the key %q is not known; keys are written in small letters", messages.Clip(odd, 60))
+		return Invalid(messages.Clip(odd, 60), "the key %q is not known; keys are written in small letters",
+			messages.Clip(odd, 60))
 	}
 	return nil
 }

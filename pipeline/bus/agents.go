@@ -5,7 +5,7 @@ import (
 	"errors"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/events"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -32,7 +32,7 @@ func (t *targets) show(o *owned) pipeline.Emit {
 		if o.waiter == nil {
 			return nil
 		}
-		for _, piece := range chat.SplitChunk(chunk, t.n.codec.payload-8<<10) {
+		for _, piece := range events.Split(chunk, t.n.codec.payload-8<<10) {
 			n++
 			o.waiter.addDelta(pipeline.Delta{Source: t.n.opts.Name, N: n, Chunk: piece})
 		}

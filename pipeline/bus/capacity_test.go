@@ -34,7 +34,7 @@ func (s *slow) Do(ctx context.Context, c *messages.Call, _ pipeline.Emit) error 
 
 // slots serves models with so many slots.
 func slots(n int, target pipeline.Target) []bus.TargetRole {
-	return []bus.TargetRole{{Kind: messages.Model, Class: "default", Slots: n, Target: target}}
+	return []bus.TargetRole{{Kind: messages.Model, Class: "default", Slots: n, Target: target, Prompt: true}}
 }
 
 func ofTenant(name string) pipeline.Request {

@@ -62,7 +62,7 @@ func (s *stock) part(o Options) *Node {
 // tool runs a tool call to its end.
 func (s *stock) tool(n *Node, r pipeline.Request) *messages.Call {
 	s.t.Helper()
-	r.Kind, r.Tool, r.Deadline = messages.Tool, "t", time.Now().Add(20*time.Second)
+	r.Kind, r.Tool, r.Deadline = messages.Tool, "t", time.Now().Add(50*time.Second)
 	p, err := n.Accept(s.t.Context(), r)
 	require.NoError(s.t, err)
 	return s.wait(p)

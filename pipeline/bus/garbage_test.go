@@ -109,8 +109,8 @@ func (w *world) heardBy(nc *nats.Conn) []string {
 	require.NoError(w.t, err)
 	require.Len(w.t, z.Conns, 1)
 	tails := []string{"0", "77777", "77777.m", "18446744073709551615.m", "-1.m", "x", "out.c.1.done.m", "out.c.1.lost.m",
-		"chunk.c.1.1.m", "offer.c.1.1", "offer.c.1.1.m", "busy.c.1.1.m", "has.c.1.true.m", "list.m", "pong.1.m", "pong.1.m.m", "probe.1",
-		"probe.9223372036854775807", "stored.s.1", "stored.c.x", "stored.w", "stored", "stored.."}
+		"chunk.c.1.1.m", "offer.c.1.1", "offer.c.1.1.m", "busy.c.1.1.m", "has.c.1.true.m", "list.m", "pong.1.m", "pong.1.m.m",
+		"probe.1", "probe.9223372036854775807", "stored.s.1", "stored.c.x", "stored.w", "stored", "stored.."}
 	var out []string
 	for _, subject := range z.Conns[0].Subs {
 		switch {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
@@ -68,7 +69,8 @@ func (m *member) servePhase(s *subscriptions, st pipeline.Stage, phase messages.
 	p.handle = n.wrap(p.answer)
 	m.pools = append(m.pools, p.pool)
 	subject := n.subj.Hop(st.Kind, phase, st.Name)
-	n.stats.endpoint(p.endpoint, subject, st.Name)
+	n.stats.endpoint(p.endpoint, micro.EndpointInfo{Subject: subject, QueueGroup: st.Name, Metadata: map[string]string{
+		"kind": string(st.Kind), "stage": st.Name, "phase": string(phase), "order": strconv.Itoa(st.Order)}})
 	if err := s.serve(subject, st.Name, p.asked); err != nil {
 		return err
 	}

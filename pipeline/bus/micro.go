@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -11,15 +12,17 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 	"github.com/nats-io/nuid"
+
+	"github.com/shallot-nats/shallot/messages"
 )
 
 // allServices is what all processes of an installation answer to, beside the names of their own.
 const allServices = "shallot"
 
-// serviceName names what a process is, by the first two words of its connection's name: shallot-gateway, shallot-worker.
-// Its endpoints are the stages, phases and targets that it serves.
+// serviceName names what a process is: Options.Service, or the first two words of its connection's name. Its endpoints
+// are the stages, phases and targets that it serves, and what callers may ask for.
 func (n *Node) serviceName() string {
-	words := strings.Fields(n.nc.Opts.Name)
+	words := strings.Fields(cmp.Or(n.opts.Service, n.nc.Opts.Name))
 	name := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' {
 			return r
@@ -30,6 +33,15 @@ func (n *Node) serviceName() string {
 		return allServices
 	}
 	return name
+}
+
+// order is the chain of a kind, the outermost stage first.
+func (n *Node) order(kind messages.Kind) string {
+	var names []string
+	for _, s := range n.opts.Manager.Stages(kind) {
+		names = append(names, s.Name)
+	}
+	return strings.Join(names, ">")
 }
 
 // describe says in a line what the process does.
@@ -56,14 +68,27 @@ func (n *Node) describe() string {
 	return "interceptors for model and tool calls over NATS: " + strings.Join(does, ", ")
 }
 
+// Endpoint has the service protocol show a subject that this process serves beside its stages and targets. count is to
+// be told of each request: how long it took, and the fault that it was answered with.
+func (n *Node) Endpoint(e micro.EndpointInfo) (count func(took time.Duration, fault error)) {
+	n.stats.endpoint(e.Name, e)
+	return func(took time.Duration, fault error) { n.stats.step(e.Name, took, fault) }
+}
+
 // serveMicro answers the service protocol (ADR-32) by hand: stages are served by subscriptions of our own, so
-// nats.go/micro's own counters would stay at zero, and a second subscription on a stage's subject would take half its messages.
+// nats.go/micro's own counters would stay at zero, and a second subscription on a stage's subject would take half its
+// messages.
 func (n *Node) serveMicro() error {
 	id := nuid.Next()
 	started := time.Now().UTC()
 	name := n.serviceName()
 	about := map[string]string{"client": n.nc.Opts.Name, "root": n.cfg.Root, "process": n.opts.Name,
-		"entry": strconv.FormatBool(n.opts.Entry)}
+		"entry": strconv.FormatBool(n.opts.Entry), "max_payload": strconv.FormatInt(n.nc.MaxPayload(), 10)}
+	for _, kind := range []messages.Kind{messages.Model, messages.Tool, messages.Agent} {
+		if order := n.order(kind); order != "" {
+			about[string(kind)+"_stages"] = order
+		}
+	}
 	maps.Copy(about, n.opts.Metadata)
 	identity := micro.ServiceIdentity{Name: name, ID: id, Version: n.opts.Version, Metadata: about}
 	answers := map[string]func() any{
@@ -100,19 +125,20 @@ func (n *Node) microInfo(identity micro.ServiceIdentity) micro.Info {
 	defer n.stats.mu.Unlock()
 	for _, name := range n.stats.order {
 		e := n.stats.endpoints[name]
-		info.Endpoints = append(info.Endpoints, micro.EndpointInfo{Name: endpointName(name), Subject: e.subject, QueueGroup: e.group})
+		info.Endpoints = append(info.Endpoints, e.EndpointInfo)
 	}
 	return info
 }
 
 func (n *Node) microStats(identity micro.ServiceIdentity, started time.Time) micro.Stats {
-	s := micro.Stats{ServiceIdentity: identity, Type: micro.StatsResponseType, Started: started, Endpoints: []*micro.EndpointStats{}}
+	s := micro.Stats{ServiceIdentity: identity, Type: micro.StatsResponseType, Started: started,
+		Endpoints: []*micro.EndpointStats{}}
 	n.stats.mu.Lock()
 	defer n.stats.mu.Unlock()
 	for _, name := range n.stats.order {
 		e := n.stats.endpoints[name]
 		row := &micro.EndpointStats{
-			Name: endpointName(name), Subject: e.subject, QueueGroup: e.group, NumRequests: e.requests, NumErrors: e.errors,
+			Name: e.Name, Subject: e.Subject, QueueGroup: e.QueueGroup, NumRequests: e.requests, NumErrors: e.errors,
 			LastError: e.lastError, ProcessingTime: e.took,
 		}
 		if e.requests > 0 {

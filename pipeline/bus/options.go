@@ -155,7 +155,9 @@ type Options struct {
 	Longest func(r pipeline.Request) time.Duration
 	// StageSlots bounds how many questions of one stage phase this process works on at once; 256.
 	StageSlots int
-	// Version and Metadata are what the micro service shows.
+	// Service is the name of the micro service, which begins with shallot; empty: it is made from the name of the
+	// connection. Version and Metadata are what it shows.
+	Service  string
 	Version  string
 	Metadata map[string]string
 }
@@ -190,6 +192,8 @@ type TargetRole struct {
 	// together; empty: slots of its own.
 	Shared string
 	Target pipeline.Target
+	// Prompt says that the target returns soon after its context has ended, so that a call can wait for it.
+	Prompt bool
 }
 
 func (o Options) withDefaults() Options {

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -69,7 +70,8 @@ func (n *Node) send(m *nats.Msg) {
 	}
 }
 
-// ping asks a process whether it lives; the answer goes to one of the roots that this process hears.
+// ping asks a process whether it lives; the answer goes to one of the roots that this process hears. The server answers
+// where the process does not listen.
 func (n *Node) ping(e *protocol.Effect, root string) {
 	n.publish(n.subj.Process(e.To, "ping"), root+".pong."+strconv.FormatInt(int64(e.At), 10)+"."+e.To, nil)
 }
@@ -104,3 +106,6 @@ func (n *Node) deadQuestion(e *protocol.Effect) {
 
 // groupOf names the members of a stage, or of a class of targets, to the protocol.
 func groupOf(kind messages.Kind, name string) string { return string(kind) + "." + name }
+
+// cutGroup is the reverse of groupOf.
+func cutGroup(group string) (kind, name string, ok bool) { return strings.Cut(group, ".") }

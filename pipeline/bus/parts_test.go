@@ -308,7 +308,7 @@ func (s *serverProc) start() {
 			if time.Since(begin) > 15*time.Second {
 				return fmt.Errorf("nats-server is not there: %w", err)
 			}
-			time.Sleep(10 * time.Millisecond) // simulated: a client's back-off while another process's port is not there
+			<-time.After(10 * time.Millisecond) // simulated: a client's back-off while another process's port is not there
 		}
 	})
 }

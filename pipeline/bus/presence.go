@@ -223,8 +223,11 @@ func (p *presence) ownerMark(name string, m *mark, deleted bool) {
 
 func (p *presence) memberMark(name string, m *mark, deleted bool) {
 	p.seen(name, deleted, func(have *marks) {
-		if have.member = m != nil; m != nil {
+		switch have.member = m != nil; {
+		case m != nil:
 			have.groups = m.Groups
+		case deleted:
+			have.groups = nil // else it may stand still, and be subscribed all the same
 		}
 	})
 }
@@ -240,9 +243,6 @@ func (p *presence) seen(name string, deleted bool, change func(have *marks)) {
 	}
 	change(have)
 	marked, groups := have.owner || have.member, have.groups
-	if !have.member {
-		groups = nil
-	}
 	if !marked {
 		delete(p.marks, name)
 	}

@@ -27,8 +27,7 @@ import (
 //	busy.<call>.<n>.<seq>.<member>       no room for an offer
 //	has.<call>.<n>.<yes>.<member>        who holds work
 //	list.<member>                        what a member has in hand
-//	pong.<at>.<member>.<member>          a process lives
-//	pong.<at>.<member>                   nobody was there for a ping of it
+//	pong.<at>.<to>[.<member>]            a process lives, or does not listen
 //	probe.<at>                           the owner hears itself
 //	stored...                            of stored calls, see durables
 type replies struct {
@@ -145,11 +144,7 @@ func (r *replies) word(m *nats.Msg, word, args string) bool {
 		}
 		n.shown(member, l)
 	case word == "pong" && len(t) == 2 && nobody(m):
-		n.owner.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect {
-			n.owns.Presence.PassOver(now, member)
-			n.onion.hops.changed()
-			return out
-		})
+		n.away(member)
 	case word == "pong" && len(t) == 3:
 		n.owner.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect {
 			n.owns.Presence.Pong(now, member, time.Duration(number(t[0])), time.Duration(number(string(m.Data))))
@@ -238,6 +233,19 @@ func (n *Node) shown(member string, l inHand) {
 	n.owner.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect {
 		return n.owns.Shown(now, member, l.Questions, l.Works, out)
 	})
+}
+
+// away says that a process does not listen.
+func (n *Node) away(process string) {
+	for at, presence := range map[*machine]*protocol.Presence{n.owner: n.owns.Presence, n.member.machine: n.member.m.Presence} {
+		at.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect {
+			presence.PassOver(now, process)
+			if at == n.owner {
+				n.onion.hops.changed()
+			}
+			return out
+		})
+	}
 }
 
 // free offers this owner's share of a member's room to calls that wait in line.

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nats-io/nats.go/micro"
+
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 )
@@ -23,15 +25,14 @@ type nodeStats struct {
 }
 
 type endpointStats struct {
-	subject, group string
-	requests       int
-	errors         int
-	took           time.Duration
-	lastError      string
+	micro.EndpointInfo
+	requests, errors int
+	took             time.Duration
+	lastError        string
 }
 
-// endpoint registers an endpoint, before the node serves.
-func (s *nodeStats) endpoint(name, subject, group string) {
+// endpoint registers an endpoint under a name. For who lists endpoints its name is as the service protocol wants it.
+func (s *nodeStats) endpoint(name string, e micro.EndpointInfo) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.endpoints == nil {
@@ -40,7 +41,8 @@ func (s *nodeStats) endpoint(name, subject, group string) {
 	if s.endpoints[name] == nil {
 		s.order = append(s.order, name)
 		slices.Sort(s.order)
-		s.endpoints[name] = &endpointStats{subject: subject, group: group}
+		e.Name = endpointName(name)
+		s.endpoints[name] = &endpointStats{EndpointInfo: e}
 	}
 }
 

@@ -112,6 +112,9 @@ func (t *targets) run(ctx context.Context, o *owned) (pipeline.Next, error) {
 	if o.run.proved {
 		work.First = o.run.offer.first
 	}
+	if next, ran, err := t.inPlace(ctx, o, work); ran {
+		return next, err
+	}
 	f := offer{tenant: o.tenant, trace: o.call.Trace.Parent, bound: !o.durable, first: work.First}
 	if t.n.targetHere(work.Class) {
 		f.call = o.call.Clone()
@@ -274,9 +277,6 @@ func (t *targets) send(e *protocol.Effect) {
 }
 
 var workVerbs = map[protocol.Kind]string{protocol.WhoHas: "who", protocol.Confirm: "confirm", protocol.Cancel: "cancel"}
-
-// cutGroup is the reverse of groupOf.
-func cutGroup(group string) (kind, name string, ok bool) { return strings.Cut(group, ".") }
 
 func (t *targets) offer(e *protocol.Effect, kind messages.Kind, class string) {
 	o := t.n.calls.get(e.Call)

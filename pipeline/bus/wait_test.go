@@ -128,7 +128,7 @@ func TestABurstWaitsForItsReader(t *testing.T) {
 			defer close(done)
 			_, err := p.Wait(t.Context(), func(d pipeline.Delta) {
 				got = append(got, d.N)
-				time.Sleep(time.Millisecond) // simulated: the reader's own work on a piece
+				<-time.After(time.Millisecond) // simulated: the reader's own work on a piece
 			})
 			require.NoError(t, err)
 		}()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
@@ -72,7 +73,8 @@ func (m *member) serveClasses(s *subscriptions) error {
 	for _, group := range slices.Sorted(maps.Keys(m.classes)) { // in this order for who lists endpoints
 		c := m.classes[group]
 		subject := m.n.subj.Work(c.role.Kind, c.role.Class)
-		m.n.stats.endpoint(c.endpoint, subject, messages.Token(c.role.Class))
+		m.n.stats.endpoint(c.endpoint, micro.EndpointInfo{Subject: subject, QueueGroup: messages.Token(c.role.Class),
+			Metadata: map[string]string{"kind": string(c.role.Kind), "class": c.role.Class}})
 		heard := func(msg *nats.Msg) { m.offer(c, msg) }
 		if err := s.serve(subject, messages.Token(c.role.Class), heard); err != nil {
 			return err

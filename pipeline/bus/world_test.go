@@ -127,7 +127,8 @@ func manager(t testing.TB, stages ...pipeline.Stage) *pipeline.Manager {
 
 func roles(target pipeline.Target) []bus.TargetRole {
 	return []bus.TargetRole{
-		{Kind: messages.Model, Class: "default", Target: target}, {Kind: messages.Tool, Class: "default", Target: target},
+		{Kind: messages.Model, Class: "default", Target: target, Prompt: true},
+		{Kind: messages.Tool, Class: "default", Target: target},
 	}
 }
 

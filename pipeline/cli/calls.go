@@ -18,9 +18,11 @@ import (
 func callsCommand() *cobra.Command {
 	var id, kind, model, tool, state, outcome string
 	var limit int
-	c := asking("calls", "Show calls, the newest first", cobra.NoArgs, func(c *cobra.Command, k *client, _ []string) error {
+	c := asking("calls", "Show calls, newest first", cobra.NoArgs, func(c *cobra.Command, k *client, _ []string) error {
 		q := url.Values{"limit": {strconv.Itoa(limit)}}
-		for name, v := range map[string]string{"id": id, "kind": kind, "model": model, "tool": tool, "state": state, "outcome": outcome} {
+		for name, v := range map[string]string{
+			"id": id, "kind": kind, "model": model, "tool": tool, "state": state, "outcome": outcome,
+		} {
 			if v != "" {
 				q.Set(name, v)
 			}
@@ -51,9 +53,9 @@ func callsCommand() *cobra.Command {
 const callHeads = "call,age,state,kind,tenant,what,time,outcome"
 
 func callRow(v gjson.Result) []string {
-	return []string{v.Get("call").Str, ago(v.Get("accepted")), or(v.Get("state").Str, "-"), v.Get("kind").Str, v.Get("tenant").Str,
-		or(v.Get("model").Str+v.Get("tool").Str, "-"), word(v.Get("us").Exists(), micros(v.Get("us")), "-"),
-		or(v.Get("outcome").Str, or(v.Get("at").Str, "-"))}
+	return []string{v.Get("call").Str, ago(v.Get("accepted")), or(v.Get("state").Str, "-"),
+		v.Get("kind").Str, v.Get("tenant").Str, or(v.Get("model").Str+v.Get("tool").Str, "-"),
+		word(v.Get("us").Exists(), micros(v.Get("us")), "-"), or(v.Get("outcome").Str, or(v.Get("at").Str, "-"))}
 }
 
 // trace shows the way of one call.
@@ -93,7 +95,8 @@ func steps(v gjson.Result) table {
 				name += fmt.Sprintf(" #%d", n)
 			}
 			who := strings.TrimSpace(s.Get("provider").Str + " " + s.Get("model").Str)
-			t.add("+"+micros(s.Get("at")), name, micros(s.Get("us")), word(s.Get("waitedUs").Exists(), micros(s.Get("waitedUs")), "-"),
+			t.add("+"+micros(s.Get("at")), name, micros(s.Get("us")),
+				word(s.Get("waitedUs").Exists(), micros(s.Get("waitedUs")), "-"),
 				or(s.Get("verdict").Str, or(s.Get("outcome").Str, "-")), or(who, or(s.Get("member").Str, "-")), told(s))
 		}
 	}

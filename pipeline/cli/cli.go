@@ -23,8 +23,8 @@ const (
 	exitKilled = 130
 )
 
-// Main runs a command as this process and returns if it succeeded. The first SIGINT or SIGTERM asks it to stop, a second
-// SIGINT ends the process at once.
+// Main runs a command as this process and returns if it succeeded. The first SIGINT or SIGTERM asks it to stop, a
+// second SIGINT ends the process at once.
 func Main(c *cobra.Command) {
 	collectRarely(os.Getenv)
 	ctx, stop := context.WithCancel(context.Background())

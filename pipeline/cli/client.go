@@ -29,7 +29,8 @@ type client struct {
 }
 
 // asking makes a command that asks a gateway, with the flags that all of these have.
-func asking(use, short string, args cobra.PositionalArgs, run func(c *cobra.Command, k *client, args []string) error) *cobra.Command {
+func asking(use, short string, args cobra.PositionalArgs,
+	run func(c *cobra.Command, k *client, args []string) error) *cobra.Command {
 	k := &client{}
 	c := &cobra.Command{Use: use, Short: short, Args: args}
 	at := os.Getenv(envURL)
@@ -37,10 +38,12 @@ func asking(use, short string, args cobra.PositionalArgs, run func(c *cobra.Comm
 		at = "http://127.0.0.1:8080"
 	}
 	fs := c.Flags()
-	fs.StringVar(&k.url, "url", at, "`URL` of the gateway; beyond loopback its admin listener ("+envURL+"; a key: "+envKey+")")
+	fs.StringVar(&k.url, "url", at,
+		"`URL` of the gateway; beyond loopback its admin listener ("+envURL+"; a key: "+envKey+")")
 	fs.StringVar(&k.tenant, "tenant", "", "ask about this `tenant` only")
 	fs.StringVarP(&k.output, "output", "o", "table", "`form` of the output: table or json")
-	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	formats := cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp)
+	_ = c.RegisterFlagCompletionFunc("output", formats)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if k.output != "table" && k.output != "json" {
 			return Usage("--output %q; write table or json", k.output)
@@ -51,7 +54,8 @@ func asking(use, short string, args cobra.PositionalArgs, run func(c *cobra.Comm
 }
 
 // request makes a request; body nil sends none.
-func (k *client) request(ctx context.Context, method, path string, query url.Values, body []byte) (*http.Response, error) {
+func (k *client) request(ctx context.Context, method, path string, query url.Values, body []byte) (
+	*http.Response, error) {
 	at := strings.TrimSuffix(k.url, "/") + path
 	if len(query) > 0 {
 		at += "?" + query.Encode()
@@ -85,7 +89,8 @@ func (k *client) ask(ctx context.Context, method, path string, query url.Values,
 	return v, err
 }
 
-func (k *client) answer(ctx context.Context, method, path string, query url.Values, body []byte) (int, gjson.Result, error) {
+func (k *client) answer(ctx context.Context, method, path string, query url.Values, body []byte) (
+	int, gjson.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	a, err := k.request(ctx, method, path, query, body)

@@ -63,9 +63,11 @@ func Config(roles func(c *config.Config) host.Roles) *cobra.Command {
 
 // Provision is the command that makes streams, consumers and buckets, and nothing else.
 func Provision() *cobra.Command {
-	c := &cobra.Command{Use: "provision", Short: "Make the streams, consumers and buckets on the NATS server", Args: cobra.NoArgs,
-		Long: "Make the streams, consumers and buckets on the NATS server, as a user who may. Any number of these may run at\n" +
-			"once. Processes with nats.provision: verify only check them."}
+	c := &cobra.Command{
+		Use: "provision", Short: "Make the streams, consumers and buckets on the NATS server", Args: cobra.NoArgs,
+		Long: "Make the streams, consumers and buckets on the NATS server, as a user who may. Any number of these\n" +
+			"may run at once. Processes with nats.provision: verify only check them.",
+	}
 	flags := AddFlags(c.Flags(), "`URL` of the NATS server (NATS_URL)")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		l, err := flags.Load(map[string]string{"nats.provision": "create"})

@@ -98,7 +98,8 @@ func letters(v gjson.Result) table {
 
 // redrive puts dead calls into the queue again.
 func redrive() *cobra.Command {
-	return many("redrive [NUMBER]...", "Run the calls of dead letters again, each as a new call", "redriven", http.MethodPost, "/redrive")
+	return many("redrive [NUMBER]...", "Run the calls of dead letters again, each as a new call",
+		"redriven", http.MethodPost, "/redrive")
 }
 
 // many makes a command that does something with dead letters, by number or by filter, until none is left.
@@ -113,7 +114,8 @@ func many(use, short, done, method, path string) *cobra.Command {
 			return Usage("name letters by number or by filter, not both")
 		}
 		if len(args)+len(q) == 0 {
-			return Usage("which letters? Name them by number, choose them with --kind, --call, --reason or --since, or write --all")
+			return Usage(
+				"which letters? Name them by number, choose them with --kind, --call, --reason or --since, or write --all")
 		}
 		sum := deeds{c: c, quiet: k.output == "json"}
 		for _, number := range args {
@@ -154,7 +156,8 @@ func (d *deeds) take(v gjson.Result) {
 	for _, one := range v.Get("refused").Array() {
 		d.Not = append(d.Not, json.RawMessage(one.Raw))
 	}
-	if f, ok := d.c.ErrOrStderr().(*os.File); ok && !d.quiet && v.Get("next").Exists() && time.Since(d.shown) > time.Second {
+	if f, ok := d.c.ErrOrStderr().(*os.File); ok && !d.quiet && v.Get("next").Exists() &&
+		time.Since(d.shown) > time.Second {
 		d.shown = time.Now()
 		fmt.Fprintf(f, "%d done, %d refused ...\n", len(d.Done), len(d.Not))
 	}
@@ -171,7 +174,8 @@ func (d *deeds) end(k *client, done string) error {
 	err = k.show(d.c, gjson.ParseBytes(whole), func(v gjson.Result) table {
 		t := table{heads: "number,call,came of it", none: "no dead letters"}
 		for _, one := range v.Get("done").Array() {
-			t.add(one.Get("sequence").Raw, or(one.Get("call").Str, "-"), word(one.Get("as").Exists(), done+" as "+one.Get("as").Str, done))
+			t.add(one.Get("sequence").Raw, or(one.Get("call").Str, "-"),
+				word(one.Get("as").Exists(), done+" as "+one.Get("as").Str, done))
 		}
 		for _, one := range v.Get("refused").Array() {
 			t.add(one.Get("sequence").Raw, or(one.Get("call").Str, "-"), "refused: "+one.Get("reason").Str)

@@ -23,8 +23,9 @@ func AddFlags(fs *pflag.FlagSet, aboutNATS string) *Flags {
 	fs.StringVar(&f.file, "config", "", "configuration `file`; every key has a default")
 	fs.BoolVar(&f.fuse, "fuse", false, "run consecutive stages of this process without a hop between them")
 	f.keys = map[string]*string{
-		"nats.url":      fs.String("nats", "", aboutNATS),
-		"nats.wait":     fs.String("wait", "", "`time` to wait for a NATS server that is not there yet, such as 1m (default 0s)"),
+		"nats.url": fs.String("nats", "", aboutNATS),
+		"nats.wait": fs.String("wait", "",
+			"`time` to wait for a NATS server that is not there yet, such as 1m (default 0s)"),
 		"nats.context":  fs.String("context", "", "NATS `context` to connect with (NATS_CONTEXT)"),
 		"nats.creds":    fs.String("creds", "", "NATS credentials `file` (NATS_CREDS)"),
 		"nats.tls.ca":   fs.String("tls-ca", "", "PEM `file` of the authority of the NATS server"),

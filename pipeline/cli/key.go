@@ -13,7 +13,8 @@ import (
 
 // Key is "gateway key": it prints a new key, which is not stored, and its record for the keys file.
 func Key() *cobra.Command {
-	c := &cobra.Command{Use: "key --id NAME", Short: "Make an API key and its record for the keys file", Args: cobra.NoArgs}
+	c := &cobra.Command{Use: "key --id NAME", Short: "Make an API key and its record for the keys file",
+		Args: cobra.NoArgs}
 	var r httpapi.KeyRecord
 	fs := c.Flags()
 	fs.StringVar(&r.ID, "id", "", "name of the key, for logs and audit")

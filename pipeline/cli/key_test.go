@@ -17,7 +17,8 @@ func TestKeyCommandMakesARecordThatWorks(t *testing.T) {
 	for _, pepper := range []string{"", "p"} {
 		t.Setenv(httpapi.PepperEnv, pepper)
 		var out bytes.Buffer
-		require.NoError(t, Run(t.Context(), Key(), []string{"--id", "ci", "--tenant", "t1", "--role", "operator", "--models", "a,b*"},
+		require.NoError(t, Run(t.Context(), Key(), []string{"--id", "ci", "--tenant", "t1", "--role",
+			"operator", "--models", "a,b*"},
 			&out, &out))
 		lines := strings.Split(out.String(), "\n")
 		_, key, _ := strings.Cut(lines[0], ": ")

@@ -26,7 +26,8 @@ type loadOptions struct {
 
 // loadCommand leaves its flags to Load.
 func loadCommand() *cobra.Command {
-	return &cobra.Command{Use: "load", Short: "Measure whole calls against a running installation", DisableFlagParsing: true,
+	return &cobra.Command{Use: "load", Short: "Measure whole calls against a running installation",
+		DisableFlagParsing: true,
 		RunE: func(c *cobra.Command, args []string) error {
 			err := Load(c.Context(), args, c.OutOrStdout())
 			if errors.Is(err, flag.ErrHelp) {

@@ -22,7 +22,8 @@ func collectRarely(getenv func(string) string) {
 	}
 }
 
-// memory is how much this process may have: what its container allows, else what the machine has; 0 if neither is known.
+// memory is how much this process may have: what its container allows, else what the machine has; 0 if neither is
+// known.
 func memory() int64 {
 	for _, file := range []string{
 		"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes",

@@ -103,7 +103,8 @@ func stats() *cobra.Command {
 		func(v gjson.Result) table {
 			t := table{heads: "kind,stage,state,runs,average,errors,last error", none: "no stages"}
 			for _, s := range v.Get("interceptors").Array() {
-				t.add(s.Get("type").Str, s.Get("stage").Str, word(s.Get("enabled").Bool(), "on", "off"), s.Get("invocationCount").Raw,
+				t.add(s.Get("type").Str, s.Get("stage").Str, word(s.Get("enabled").Bool(), "on", "off"),
+					s.Get("invocationCount").Raw,
 					micros(gjson.Result{Num: s.Get("avgDurationMs").Num * 1000, Type: gjson.Number}), s.Get("errorCount").Raw,
 					or(s.Get("lastError.message").Str+s.Get("lastError").Str, "-"))
 			}

@@ -72,7 +72,7 @@ func parent(path string) string {
 func (c *checker) value(v reflect.Value, path string, f field) {
 	if f.required && (v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0) {
 		if !c.meant[path] {
-			c.fail(path, "missing. It says: %s", strings.TrimSuffix(f.doc, "."))
+			c.fail(path, "missing. It says: %s", strings.TrimSuffix(f.meaning(), "."))
 		}
 		return
 	}

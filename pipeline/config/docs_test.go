@@ -12,9 +12,10 @@ import (
 )
 
 type schema struct {
-	Properties map[string]schema `json:"properties"`
-	Items      *schema           `json:"items"`
-	AnyOf      []schema          `json:"anyOf"`
+	Description string            `json:"description"`
+	Properties  map[string]schema `json:"properties"`
+	Items       *schema           `json:"items"`
+	AnyOf       []schema          `json:"anyOf"`
 }
 
 func (s schema) leaves(path string) (out []string) {

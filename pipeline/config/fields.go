@@ -13,7 +13,9 @@ type field struct {
 	name     string
 	index    []int
 	typ      reflect.Type
-	doc      string
+	owner    reflect.Type // the struct, and goName the field's name there
+	goName   string
+	doc      string // of the tag; see [field.meaning]
 	enum     []string
 	min, max string
 	pattern  string
@@ -42,7 +44,7 @@ func fields(t reflect.Type) []field {
 			name = strings.ToLower(sf.Name)
 		}
 		f := field{
-			name: name, index: []int{i}, typ: sf.Type, doc: sf.Tag.Get("doc"),
+			name: name, index: []int{i}, typ: sf.Type, owner: t, goName: sf.Name, doc: sf.Tag.Get("doc"),
 			min: sf.Tag.Get("min"), max: sf.Tag.Get("max"), pattern: sf.Tag.Get("pattern"),
 			required: sf.Tag.Get("required") == "true", secret: sf.Tag.Get("secret") == "true",
 			fileOnly: sf.Tag.Get("env") == "-",

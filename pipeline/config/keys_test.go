@@ -43,7 +43,7 @@ func keyRows(b *strings.Builder, v reflect.Value, path string) {
 		t := bare(f.typ)
 		_, shortForm := shortForms[t]
 		if t.Kind() != reflect.Struct || !isRecord(t) || shortForm {
-			fallback, meaning := "", strings.ReplaceAll(f.doc, "<", `\<`)
+			fallback, meaning := "", strings.ReplaceAll(f.meaning(), "<", `\<`)
 			if f.required && x.IsZero() {
 				fallback = "required"
 			} else if d, ok := defaultOf(x, f); ok && d != nil {

@@ -42,7 +42,7 @@ func recordSchema(v reflect.Value, sections map[string]any) *jsonschema.Schema {
 	for _, f := range fields(v.Type()) {
 		x := v.FieldByIndex(f.index)
 		s := valueSchema(x, f, sections)
-		s.Description = f.doc
+		s.Description = f.meaning()
 		if d, ok := defaultOf(x, f); ok {
 			s.Default, _ = json.Marshal(d)
 		}

@@ -12,9 +12,9 @@ import (
 // notChecked are keys of a definition that comes over an interface which the file does not have, or has elsewhere.
 var notChecked = []string{"annotations", "source", "held", "hash", "executor.command"}
 
-// CheckTool holds a tool definition in JSON to the rules of the file's tool.tools, in the file's words: unknown keys with
-// a suggestion, wrong types, values out of bounds, all of them at once. ${VAR} is text in it. What is no JSON object is for
-// others to refuse.
+// CheckTool holds a tool definition in JSON to the rules of the file's tool.tools, in the file's words: unknown keys
+// with a suggestion, wrong types, values out of bounds, all of them at once. ${VAR} is text in it. What is no JSON
+// object is for others to refuse.
 func CheckTool(raw []byte) error {
 	var t Tool
 	return checkJSON(raw, &t)

@@ -25,6 +25,9 @@ func (c *checker) rules(cfg *Config) {
 		}
 	}
 	c.http(cfg.HTTP)
+	if cfg.Worker.Admin != "" {
+		c.address("worker.admin", cfg.Worker.Admin)
+	}
 	c.nats(cfg)
 	c.models(cfg.Models)
 	c.remote(cfg)
@@ -61,16 +64,17 @@ func (c *checker) object(schema JSON, path string) {
 	}
 }
 
-func (c *checker) http(h HTTP) {
-	address := func(path, addr string) {
-		_, port, err := net.SplitHostPort(addr)
-		if n, perr := strconv.Atoi(port); err != nil || perr != nil || n < 0 || n > 65535 {
-			c.fail(path, "%q is not host:port with a port of 0 to 65535, such as 127.0.0.1:8080", clip(addr))
-		}
+func (c *checker) address(path, addr string) {
+	_, port, err := net.SplitHostPort(addr)
+	if n, perr := strconv.Atoi(port); err != nil || perr != nil || n < 0 || n > 65535 {
+		c.fail(path, "%q is not host:port with a port of 0 to 65535, such as 127.0.0.1:8080", clip(addr))
 	}
-	address("http.addr", h.Addr)
+}
+
+func (c *checker) http(h HTTP) {
+	c.address("http.addr", h.Addr)
 	if h.Admin != "" {
-		address("http.admin", h.Admin)
+		c.address("http.admin", h.Admin)
 		if h.Admin == h.Addr && !strings.HasSuffix(h.Addr, ":0") {
 			c.fail("http.admin", "the same as http.addr; operators have a listener of their own")
 		}
@@ -107,7 +111,8 @@ func (c *checker) nats(cfg *Config) {
 	}
 	for i, p := range n.InboxPrefixes {
 		if own := cfg.Bus.Root + "."; strings.HasPrefix(p, own) || strings.HasPrefix(own, p) {
-			c.fail(fmt.Sprintf("nats.inbox-prefixes[%d]", i), "%q covers subjects of Shallot itself; answers there would act in its name", clip(p))
+			c.fail(fmt.Sprintf("nats.inbox-prefixes[%d]", i),
+				"%q covers subjects of Shallot itself; answers there would act in its name", clip(p))
 		}
 	}
 	if (n.TLS.Cert == "") != (n.TLS.Key == "") {

@@ -18,7 +18,8 @@ import (
 // agentPrefix stands before the name of an agent where a model or a tool is named.
 const agentPrefix = "agent/"
 
-// agentSpecs are the agents of a configuration, with the limits of all runs. first is the model of those that name none.
+// agentSpecs are the agents of a configuration, with the limits of all runs. first is the model of those that name
+// none.
 func agentSpecs(c *config.Config, limits *config.ToolLimit, first string) ([]*agent.Spec, error) {
 	var out []*agent.Spec
 	for i, a := range c.Agent.Agents {
@@ -141,11 +142,12 @@ func (a *agents) options() agent.Options {
 }
 
 func noAgent(name string) *messages.Fault {
-	return messages.NewFault(messages.NotFound, "no agent %q; GET /v1/agents lists all agents", name).At("model").From("entry")
+	return messages.NewFault(messages.NotFound,
+		"no agent %q; GET /v1/agents lists all agents", name).At("model").From("entry")
 }
 
-// tools are those that an agent's patterns name, in their order and then by name: of the registry without those that are
-// held, and other agents. The same definitions give the same list, which the prompt caches of models need.
+// tools are those that an agent's patterns name, in their order and then by name: of the registry without those that
+// are held, and other agents. The same definitions give the same list, which the prompt caches of models need.
 func (a *agents) tools(ctx context.Context, _ string, s *agent.Spec) (out []agent.Tool, err error) {
 	all, err := a.h.tools.registry.List(ctx)
 	if err != nil {

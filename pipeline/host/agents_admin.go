@@ -190,8 +190,8 @@ func agentRow(s *agent.Spec) api.Agent {
 }
 
 // PutAgent implements api.AgentService.
-func (r *runs) PutAgent(ctx context.Context, name string, definition []byte, by string) (info api.AgentInfo, created bool,
-	err error) {
+func (r *runs) PutAgent(ctx context.Context, name string, definition []byte, by string) (
+	info api.AgentInfo, created bool, err error) {
 	defer func() { r.h.recordDeed(ctx, deed{Action: "agent-put", What: name, By: by}, err) }()
 	s := &storedAgent{Definition: rawjson.SetFieldString(definition, "name", name), By: by, At: time.Now().UTC()}
 	refuse := func(err error) *messages.Fault {

@@ -86,13 +86,15 @@ func (h *Host) prepareRun(c *messages.Call) error {
 }
 
 // takeDecisions takes decisions about the calls that a run waits for.
-func (h *Host) takeDecisions(ctx context.Context, p bus.Parked, answer json.RawMessage, by string) (json.RawMessage, error) {
+func (h *Host) takeDecisions(ctx context.Context, p bus.Parked, answer json.RawMessage, by string) (
+	json.RawMessage, error) {
 	ruling, partly, open, unknown, err := agent.TakeAnswer(ctx, p.Question, answer, by, h.tools.desk.Decide)
 	if err != nil {
 		return nil, err
 	}
 	if len(unknown) > 0 {
-		h.log.Warn("a decision was sent about calls that the run does not ask about; it is ignored", "run", p.Call, "ids", unknown, "by", by)
+		h.log.Warn("a decision was sent about calls that the run does not ask about; it is ignored",
+			"run", p.Call, "ids", unknown, "by", by)
 	}
 	if ruling == nil {
 		return nil, &bus.Partly{Question: partly, Open: agent.StillOpen(open)}

@@ -37,11 +37,13 @@ func (h *Host) Decide(ctx context.Context, tenant, call string, decision json.Ra
 }
 
 func approvalOf(p bus.Parked) api.Approval {
-	return api.Approval{Call: p.Call, Tenant: p.Tenant, Kind: p.Kind, Tool: p.Tool, Stage: p.Stage, Since: p.Since, Expires: p.Expires, Question: p.Question}
+	return api.Approval{Call: p.Call, Tenant: p.Tenant, Kind: p.Kind, Tool: p.Tool, Stage: p.Stage, Since: p.Since,
+		Expires: p.Expires, Question: p.Question}
 }
 
 // checkAnswer holds an answer to what was asked. Questions of other stages than the approval take any answer.
-func (h *Host) checkAnswer(ctx context.Context, p bus.Parked, answer json.RawMessage, by string) (json.RawMessage, error) {
+func (h *Host) checkAnswer(ctx context.Context, p bus.Parked, answer json.RawMessage, by string) (
+	json.RawMessage, error) {
 	if p.Kind == messages.Agent && p.Stage == string(messages.Agent) {
 		return h.takeDecisions(ctx, p, answer, by)
 	}

@@ -8,9 +8,10 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
-// publish sends a record to the audit stream and does not wait for it; see [trail.Trail].
+// publish sends a record to the audit stream and does not wait for it; see [trail.Trail]. It may share its message with
+// others.
 func (h *Host) publish(_ context.Context, what string, record any) error {
-	h.trail.Publish(h.auditSubject(what), rawjson.Encode(record))
+	h.trail.Gather(h.auditSubject(what), rawjson.Encode(record))
 	return nil
 }
 

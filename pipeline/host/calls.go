@@ -94,39 +94,66 @@ func (h *Host) stopCalls() {
 // Calls is the look-up of calls.
 func (h *Host) Calls() *natscalls.Lookup { return h.seen.lookup }
 
+// callForm is the id of a call, bare or in an object.
+const callForm = natsapi.Form(`{"type":["object","string"],"required":["call"],` +
+	`"properties":{"call":{"type":"string"}}}`)
+
+// callFilters are the keys of a list's body, for who lists endpoints; [calls.ParseQuery] reads them.
+type callFilters struct {
+	ID      string `json:"id,omitempty"`
+	Request string `json:"request,omitempty"`
+	Session string `json:"session,omitempty"`
+	Run     string `json:"run,omitempty"`
+	Parent  string `json:"parent,omitempty"`
+	Kind    string `json:"kind,omitempty"`
+	Model   string `json:"model,omitempty"`
+	Tool    string `json:"tool,omitempty"`
+	State   string `json:"state,omitempty"`
+	Outcome string `json:"outcome,omitempty"`
+	Since   string `json:"since,omitempty"`
+	Until   string `json:"until,omitempty"`
+	Limit   int    `json:"limit,omitempty"`
+	Before  string `json:"before,omitempty"`
+}
+
 // callVerbs are calls.list and calls.get. Stories say why providers failed, so the embedded server has them for
 // operators only.
 func (h *Host) callVerbs() []natsapi.Verb {
 	return []natsapi.Verb{
-		{Name: "calls.list", Operators: true, Serve: func(ctx context.Context, a natsapi.Query) (any, error) {
-			fields, err := filters(a.Body)
-			if err != nil {
-				return nil, err
-			}
-			q, err := calls.ParseQuery(fields)
-			if err != nil {
-				return nil, err
-			}
-			q.Tenant = a.Tenant
-			return h.seen.lookup.List(ctx, q)
-		}},
-		{Name: "calls.get", Operators: true, Serve: func(ctx context.Context, a natsapi.Query) (any, error) {
-			id := string(bytes.TrimSpace(a.Body))
-			if call, ok := rawjson.FieldString(a.Body, "call"); ok {
-				id = call
-			}
-			if id == "" {
-				return nil, messages.NewFault(messages.InvalidRequest, `send the id of a call, or {"call":"<id>"}`).
-					At("call").
-					From("entry")
-			}
-			parts, err := h.seen.lookup.Get(ctx, a.Tenant, id)
-			if err != nil {
-				return nil, err
-			}
-			return calls.Whole(parts), nil
-		}},
+		{Name: "calls.list", About: "calls, the newest first", Operators: true, Request: callFilters{}, Reply: calls.Page{},
+			Serve: h.callsList},
+		{Name: "calls.get", About: "the story of one call", Operators: true, Request: callForm, Reply: calls.Told{},
+			Serve: h.callsGet},
 	}
+}
+
+func (h *Host) callsList(ctx context.Context, a natsapi.Query) (any, error) {
+	fields, err := filters(a.Body)
+	if err != nil {
+		return nil, err
+	}
+	q, err := calls.ParseQuery(fields)
+	if err != nil {
+		return nil, err
+	}
+	q.Tenant = a.Tenant
+	return h.seen.lookup.List(ctx, q)
+}
+
+func (h *Host) callsGet(ctx context.Context, a natsapi.Query) (any, error) {
+	id := string(bytes.TrimSpace(a.Body))
+	if call, ok := rawjson.FieldString(a.Body, "call"); ok {
+		id = call
+	}
+	if id == "" {
+		return nil, messages.NewFault(messages.InvalidRequest, `send the id of a call, or {"call":"<id>"}`).
+			At("call").From("entry")
+	}
+	parts, err := h.seen.lookup.Get(ctx, a.Tenant, id)
+	if err != nil {
+		return nil, err
+	}
+	return calls.Whole(parts), nil
 }
 
 // filters reads the filters of a list: a JSON object of texts and numbers, or nothing.

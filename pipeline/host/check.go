@@ -44,7 +44,8 @@ func newHost(o *Options) *Host {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
 	}
-	return &Host{Config: o.Config.Config, Manager: &pipeline.Manager{}, log: o.Log, caller: &lateCaller{}}
+	return &Host{Config: o.Config.Config, Manager: &pipeline.Manager{}, log: o.Log, caller: &lateCaller{},
+		owns: o.Roles.Entry}
 }
 
 // build makes everything that needs stores and no bus, and refuses what does not fit together.
@@ -77,8 +78,8 @@ func (h *Host) release() {
 }
 
 // checkTools refuses tools of the configuration that name what there is not, and those whose own stages could not stand
-// where they would. Without the whole of the stages, what is said of them is not judged. Tools that other processes have
-// registered are judged when they are called.
+// where they would. Without the whole of the stages, what is said of them is not judged. Tools that other processes
+// have registered are judged when they are called.
 func (h *Host) checkTools(o Options, whole bool) error {
 	var faults []error
 	groups := slotGroups(o.Config.Sections)

@@ -29,18 +29,22 @@ func TestCheckRefusesWhatStartRefuses(t *testing.T) {
 		},
 		"a Go function that the program has not": {
 			"tool: {tools: [{name: pay, executor: 'go:ecko'}, {name: nowhere, executor: {kind: go}}]}",
-			[]string{`tool.tools[0].executor: tool pay: the program has no Go function "ecko"; it has: add, `, `no Go function "nowhere"`},
+			[]string{`tool.tools[0].executor: tool pay: the program has no Go function "ecko"; it has: add, `,
+				`no Go function "nowhere"`},
 		},
 		"a group without slots": {
-			"agent: {interceptor: {concurrency: {groups: {database: 2}}}}\ntool: {tools: [{name: pay, executor: 'go:echo', concurrency-group: databse}]}",
-			[]string{`tool.tools[0].concurrency-group: tool pay: agent.interceptor.concurrency.groups has no "databse"; it has: database`},
+			"agent: {interceptor: {concurrency: {groups: {database: 2}}}}\n" +
+				"tool: {tools: [{name: pay, executor: 'go:echo', concurrency-group: databse}]}",
+			[]string{`tool.tools[0].concurrency-group: tool pay: agent.interceptor.concurrency.groups has no "databse"; it ` +
+				`has: database`},
 		},
 		"a check tool that there is not": {
 			"tool: {tools: [{name: pay, executor: 'go:echo', effect: write, check: get_payment}]}",
 			[]string{`tool.tools[0].check: tool pay: there is no tool "get_payment"`},
 		},
 		"a schema of something else than an object": {
-			"tool: {tools: [{name: a, executor: 'go:echo', input-schema: {type: array}}, {name: b, executor: 'go:echo', input-schema: {$ref: '#/no'}}]}",
+			"tool: {tools: [{name: a, executor: 'go:echo', input-schema: {type: array}}, {name: b, executor: 'go:echo', " +
+				"input-schema: {$ref: '#/no'}}]}",
 			[]string{"tool.tools[0]: ", "at /input-schema/type: arguments are an object", "tool.tools[1]: "},
 		},
 		"a stage of a tool that there is not": {
@@ -48,7 +52,8 @@ func TestCheckRefusesWhatStartRefuses(t *testing.T) {
 			[]string{"tool.tools[0].stages: tool a: ", "nowhere"},
 		},
 		"several at once": {
-			"tool: {tools: [{name: a, executor: 'go:nothing', approval: nobody, check: none_such}, {name: b, executor: 'go:none'}]}",
+			"tool: {tools: [{name: a, executor: 'go:nothing', approval: nobody, check: none_such}, {name: b, executor: " +
+				"'go:none'}]}",
 			[]string{`function "nothing"`, `"nobody" is not`, `no tool "none_such"`, `function "none"`},
 		},
 	} {
@@ -59,7 +64,8 @@ func TestCheckRefusesWhatStartRefuses(t *testing.T) {
 			require.NoError(t, os.WriteFile(file, []byte(yaml), 0o600))
 			l, err := host.Load(file, nil, nil)
 			require.NoError(t, err)
-			o := host.Options{Config: l, Roles: host.GatewayRoles(&l.Config), Drain: time.Second, Getenv: func(string) string { return "" }}
+			o := host.Options{Config: l, Roles: host.GatewayRoles(&l.Config), Drain: time.Second,
+				Getenv: func(string) string { return "" }}
 			checked := host.CheckConfig(t.Context(), o)
 			for _, text := range row.says {
 				require.ErrorContains(t, checked, text)
@@ -88,11 +94,12 @@ tool:
 	l, err := host.Load(file, nil, nil)
 	require.NoError(t, err)
 	require.NoError(t, host.CheckConfig(t.Context(), host.Options{Config: l, Roles: host.GatewayRoles(&l.Config)}))
-	require.ErrorContains(t, host.CheckConfig(t.Context(), host.Options{Config: l, Roles: host.Everything()}), `no Go function "ours"`)
+	require.ErrorContains(t, host.CheckConfig(t.Context(), host.Options{Config: l, Roles: host.Everything()}),
+		`no Go function "ours"`)
 }
 
-// TestSectionsAreRefusedAtOnce: what stages find in their sections comes with file, line and column, all of it and once,
-// be it found by the loader or by a stage that is built.
+// TestSectionsAreRefusedAtOnce: what stages find in their sections comes with file, line and column, all of it and
+// once, be it found by the loader or by a stage that is built.
 func TestSectionsAreRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	for yaml, says := range map[string][]string{
@@ -119,7 +126,8 @@ func TestSectionsAreRefusedAtOnce(t *testing.T) {
     approval: {policies: [{tool: pay}, {name: careful, tool: "p?y", when: "args.("}]}
     model-fallback: {fallback-on: [luck]}
     pii: {rules: [{type: shoe-size}]}
-tool: {tools: [{name: a, executor: "go:echo", input-schema: {type: array}}, {name: b, executor: "go:ecko", approval: careful}]}
+tool: {tools: [{name: a, executor: "go:echo", input-schema: {type: array}}, {name: b, executor: "go:ecko",
+    approval: careful}]}
 `: {
 			":3:62: agent.interceptor.approval.policies[1].tool: ",
 			":3:75: agent.interceptor.approval.policies[1].when: ",
@@ -133,7 +141,8 @@ tool: {tools: [{name: a, executor: "go:echo", input-schema: {type: array}}, {nam
 		require.NoError(t, os.WriteFile(file, []byte(yaml), 0o600))
 		l, err := host.Load(file, nil, nil)
 		if err == nil {
-			err = host.CheckConfig(t.Context(), host.Options{Config: l, Roles: host.Everything(), Getenv: func(string) string { return "" }})
+			err = host.CheckConfig(t.Context(),
+				host.Options{Config: l, Roles: host.Everything(), Getenv: func(string) string { return "" }})
 		}
 		require.Error(t, err)
 		for _, text := range says {

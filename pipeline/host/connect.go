@@ -23,7 +23,8 @@ import (
 // connect starts the embedded server if no other is named, and connects.
 func (h *Host) connect(ctx context.Context, o Options) error {
 	c := h.Config.NATS
-	conn := jet.ConnOptions{Name: o.Name, URL: c.URL.Reveal(), Context: c.Context, Creds: c.Creds, CA: c.TLS.CA, Cert: c.TLS.Cert, Key: c.TLS.Key, Direct: true, Log: o.Log}
+	conn := jet.ConnOptions{Name: o.Name, URL: c.URL.Reveal(), Context: c.Context, Creds: c.Creds, CA: c.TLS.CA,
+		Cert: c.TLS.Cert, Key: c.TLS.Key, Direct: true, Log: o.Log}
 	if conn.URL == "" && conn.Context == "" {
 		dir, err := filepath.Abs(c.Embedded.Data)
 		if err != nil {
@@ -36,7 +37,8 @@ func (h *Host) connect(ctx context.Context, o Options) error {
 		if c.Embedded.Sync.Always {
 			sync = 0
 		}
-		if h.server, err = embed.Start(embed.Options{Dir: dir, Port: c.Embedded.Port, Sync: sync, Login: h.login(o)}); err != nil {
+		h.server, err = embed.Start(embed.Options{Dir: dir, Port: c.Embedded.Port, Sync: sync, Login: h.login(o)})
+		if err != nil {
 			return err
 		}
 		h.Embedded, h.URL = true, h.server.ClientURL()

@@ -22,7 +22,8 @@ func TestDegradedStream(t *testing.T) {
 
 	t.Run("to the process that accepted the call", func(t *testing.T) {
 		for model, want := range map[string]string{"demo/fail": mark, "demo/echo": ""} {
-			p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: "model", Stream: true, Tenant: "default", Body: []byte(ask(model))})
+			p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: "model", Stream: true, Tenant: "default",
+				Body: []byte(ask(model))})
 			require.NoError(t, err)
 			deltas := 0
 			_, err = p.Wait(t.Context(), func(d pipeline.Delta) {
@@ -41,7 +42,8 @@ func TestDegradedStream(t *testing.T) {
 		for range 2 { // the second attaches to the first by its key
 			sub, err := nc.SubscribeSync(nc.NewInbox())
 			require.NoError(t, err)
-			require.NoError(t, nc.PublishMsg(&nats.Msg{Subject: "shallot.v1.model.request", Reply: sub.Subject, Data: []byte(ask("demo/fail")),
+			require.NoError(t, nc.PublishMsg(&nats.Msg{Subject: "shallot.v1.model.request", Reply: sub.Subject,
+				Data:   []byte(ask("demo/fail")),
 				Header: nats.Header{"Nats-Msg-Id": {"k"}}}))
 			m, err := sub.NextMsg(20 * time.Second)
 			require.NoError(t, err)
@@ -59,8 +61,9 @@ func TestDegradedStream(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(nc.Close)
 		for version, want := range map[string]string{"1": "", "9": "unsupported_version"} {
-			m, err := nc.RequestMsg(&nats.Msg{Subject: "shallot.v1.model.request", Header: nats.Header{"Shallot-Wire": {version}},
-				Data: []byte(`{"model":"demo/echo","messages":[{"role":"user","content":"x"}]}`)}, 20*time.Second)
+			m, err := nc.RequestMsg(&nats.Msg{Subject: "shallot.v1.model.request",
+				Header: nats.Header{"Shallot-Wire": {version}},
+				Data:   []byte(`{"model":"demo/echo","messages":[{"role":"user","content":"x"}]}`)}, 20*time.Second)
 			require.NoError(t, err)
 			require.Equal(t, want, m.Header.Get("Shallot-Fault"))
 		}

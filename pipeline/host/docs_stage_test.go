@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestDocsExampleOfAStage puts the file, the test and the line of writing-a-stage.md in their places, over the tree as it
-// is, and runs the test.
+// TestDocsExampleOfAStage puts the file, the test and the line of writing-a-stage.md in their places, over the tree as
+// it is, and runs the test.
 func TestDocsExampleOfAStage(t *testing.T) {
 	t.Parallel()
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(pages(t)["docs/writing-a-stage.md"], -1)
@@ -28,7 +28,7 @@ func TestDocsExampleOfAStage(t *testing.T) {
 	for name, text := range map[string]string{
 		"shout.go": blocks[0][1], "shout_test.go": blocks[2][1], "upper.go": blocks[3][1],
 		"registry.go": strings.Replace(string(registry), first, first+blocks[1][1]+
-			"stage(\"upper\", modelCall, 86, optional, newUpper, UpperConfig{}).off(),\n", 1),
+			"stage(\"upper\", modelCall, 86, newUpper, UpperConfig{}).off(),\n", 1),
 		"upper_test.go": upperTest,
 	} {
 		over[filepath.Join(dir, name)] = filepath.Join(t.TempDir(), name)
@@ -65,7 +65,8 @@ func TestUpper(t *testing.T) {
 	c.SetReply([]byte(` + "`" + `{"choices":[{"index":0,"message":{"content":"hi there"}}],"x":1}` + "`" + `))
 	_, err = s.After(t.Context(), c)
 	require.NoError(t, err)
-	require.JSONEq(t, ` + "`" + `{"choices":[{"index":0,"message":{"content":"HI THERE"}}],"x":1}` + "`" + `, string(c.Reply()))
+	want := ` + "`" + `{"choices":[{"index":0,"message":{"content":"HI THERE"}}],"x":1}` + "`" + `
+	require.JSONEq(t, want, string(c.Reply()))
 	f, err := s.Filter(c)
 	require.NoError(t, err)
 	text := pipeline.ChunkKey{Tool: -1}

@@ -131,7 +131,8 @@ func TestDocsSections(t *testing.T) {
 func kindOf(n node) string {
 	text := fmt.Sprint(n.Type)
 	for _, k := range []struct{ in, out string }{
-		{"array", "list"}, {"boolean", "true, false"}, {"number", "number"}, {"object", "map"}, {"[string integer]", "duration"}, {"integer", "number"}, {"string", "text"},
+		{"array", "list"}, {"boolean", "true, false"}, {"number", "number"}, {"object", "map"},
+		{"[string integer]", "duration"}, {"integer", "number"}, {"string", "text"},
 	} {
 		if strings.Contains(text, k.in) {
 			return k.out
@@ -163,22 +164,26 @@ func show(v any) string {
 func TestDocsStages(t *testing.T) {
 	rules := tool.DefaultRules()
 	deps := stages.Deps{
-		Store: func(string) pipeline.Store { return &pipeline.Memory{} }, Tools: tool.NewRegistry(&pipeline.Memory{}, &args.Parser{}, nil),
-		Parser: &args.Parser{}, Rules: &rules, Explicit: func(string) bool { return false },
+		Store: func(string) pipeline.Store { return &pipeline.Memory{} },
+		Tools: tool.NewRegistry(&pipeline.Memory{}, &args.Parser{}, nil), Parser: &args.Parser{}, Rules: &rules,
+		Explicit: func(string) bool { return false },
 	}
 	sections := host.Sections()
 	var b strings.Builder
 	for _, kind := range []messages.Kind{messages.Model, messages.Tool, messages.Agent} {
 		fmt.Fprintf(&b, "\n### %s calls\n\n", strings.ToUpper(string(kind[:1]))+string(kind[1:]))
-		b.WriteString("| order | stage | specification's name | tier | phases | default | calls | if it fails | reads | writes |\n|---|---|---|---|---|---|---|---|---|---|\n")
+		b.WriteString("| order | stage | specification's name | tier | phases | default | calls | if it fails | reads | " +
+			"writes |\n|---|---|---|---|---|---|---|---|---|---|\n")
 		specs := slices.DeleteFunc(stages.All(), func(s stages.Spec) bool { return s.Kind != kind })
 		slices.SortStableFunc(specs, func(a, b stages.Spec) int { return a.Order - b.Order })
 		for _, spec := range specs {
 			deps.Section = func(name string) any { return sections[name] }
 			s, on, err := spec.Make(spec.Config(), deps)
 			require.NoError(t, err, spec.Name)
-			fmt.Fprintf(&b, "| %d | `%s` | %s | %s | %s | %s | %s | %s | %s | %s |\n", s.Order, s.Name, s.Alias, s.Tier, phases(s), pick(s.OnDemand, "where a policy asks", pick(on, "on", "off")),
-				pick(len(s.ApplyTo) == 0, "all", strings.Join(s.ApplyTo, ", ")), pick(s.FailClosed, "stops", "goes on"), strings.Join(s.Reads, ", "), strings.Join(s.Writes, ", "))
+			fmt.Fprintf(&b, "| %d | `%s` | %s | %s | %s | %s | %s | %s | %s | %s |\n", s.Order, s.Name, s.Alias, s.Tier,
+				phases(s), pick(s.OnDemand, "where a policy asks", pick(on, "on", "off")),
+				pick(len(s.ApplyTo) == 0, "all", strings.Join(s.ApplyTo, ", ")), pick(s.FailClosed, "stops", "goes on"),
+				strings.Join(s.Reads, ", "), strings.Join(s.Writes, ", "))
 		}
 	}
 	generated(t, root+"docs/stages.md", "chain", b.String()+"\n")
@@ -222,13 +227,15 @@ func TestDocsFaults(t *testing.T) {
 	}
 	delete(rows, "code")
 	for code := range rows {
-		require.True(t, messages.Code(code).Known() || strings.HasPrefix(code, "--"), "docs/api.md: there is no fault %q", code)
+		known := messages.Code(code).Known() || strings.HasPrefix(code, "--")
+		require.True(t, known, "docs/api.md: there is no fault %q", code)
 	}
 	for _, code := range messages.Codes() {
 		i := code.Info()
 		row := rows[string(code)]
 		require.NotNil(t, row, "docs/api.md lacks a row of fault %s", code)
-		want := []string{fmt.Sprint(i.Status), i.Type, i.OpenAI, pick(i.Retryable, "yes", "no"), pick(i.Fallback, "yes", "no"), string(i.ErrorClass)}
+		want := []string{fmt.Sprint(i.Status), i.Type, i.OpenAI, pick(i.Retryable, "yes", "no"),
+			pick(i.Fallback, "yes", "no"), string(i.ErrorClass)}
 		if want[2] == "" {
 			want[2] = "null"
 		}
@@ -259,18 +266,21 @@ func pages(t *testing.T) map[string]string {
 var (
 	storeName = regexp.MustCompile(`\b(?:SHALLOT_[A-Z]+|shallot_[a-z]+)\b`)
 	variable  = regexp.MustCompile(`\bSHALLOT_[A-Z_]*__[A-Z_]+\b`)
-	keyPath   = regexp.MustCompile("`((?:agent|stages|tool|models|http|nats|bus|explain|telemetry)(?:\\.[a-z-]+(?:\\[\\])?)+)(?:: [^`]*)?`")
-	metric    = regexp.MustCompile("`shallot_[a-z_]+`") // metrics are listed on their own page
-	subject   = regexp.MustCompile(`\bshallot\.v1\.([a-z]+)`)
-	link      = regexp.MustCompile(`\]\(([^)#\s]+)(?:#[^)]*)?\)`)
-	path      = regexp.MustCompile(`(?:^|[\s(|"` + "`" + `])((?:\./)?(?:pipeline|stages|messages|cmd|docs|examples|deploy|\.ci)/[\w./-]*\w)`)
+	keyPath   = regexp.MustCompile("`((?:agent|stages|tool|models|http|nats|bus|explain|telemetry)" +
+		"(?:\\.[a-z-]+(?:\\[\\])?)+)(?:: [^`]*)?`")
+	metric  = regexp.MustCompile("`shallot_[a-z_]+`") // metrics are listed on their own page
+	subject = regexp.MustCompile(`\bshallot\.v1\.([a-z]+)`)
+	link    = regexp.MustCompile(`\]\(([^)#\s]+)(?:#[^)]*)?\)`)
+	path    = regexp.MustCompile(`(?:^|[\s(|"` + "`" + `])((?:\./)?` +
+		`(?:pipeline|stages|messages|cmd|docs|examples|deploy|\.ci)/[\w./-]*\w)`)
 )
 
 func TestDocsNames(t *testing.T) {
 	known := []string{
-		jet.CallsStream, jet.AuditStream, jet.DeadStream, jet.ResultsBucket, jet.IdempotencyBucket, jet.PoisonBucket, jet.CacheBucket,
-		jet.RetryBucket, jet.TodoBucket, jet.ControlBucket, jet.ToolsBucket, jet.RunsBucket, jet.ApprovalsBucket, jet.BegunBucket, jet.OutcomesBucket, jet.OwnersBucket, jet.MembersBucket, jet.LimitsBucket, jet.ResponsesBucket,
-		jet.BodiesObjects, jet.EvictedObjects, natscalls.Stream,
+		jet.CallsStream, jet.AuditStream, jet.DeadStream, jet.ResultsBucket, jet.IdempotencyBucket, jet.PoisonBucket,
+		jet.CacheBucket, jet.RetryBucket, jet.TodoBucket, jet.ControlBucket, jet.ToolsBucket, jet.RunsBucket,
+		jet.ApprovalsBucket, jet.BegunBucket, jet.OutcomesBucket, jet.OwnersBucket, jet.MembersBucket, jet.LimitsBucket,
+		jet.ResponsesBucket, jet.BodiesObjects, jet.EvictedObjects, natscalls.Stream,
 		"SHALLOT_KEY", "SHALLOT_LOG", "SHALLOT_URL", "SHALLOT_SEED", "SHALLOT_SEEDS", // variables
 	}
 	for _, m := range metric.FindAllString(pages(t)["docs/metrics.md"], -1) {
@@ -283,9 +293,13 @@ func TestDocsNames(t *testing.T) {
 	})
 	subjects := map[string]bool{}
 	s := messages.Subjects{}
-	for _, full := range []string{s.EntryAll(), s.Hop("model", "before", "x"), s.Work("model", "x"), s.Class("model", "x", "y"),
-		s.Capacity("model", "x"), s.Process("x", "y"), s.Reply("x", "y"), s.Who(), s.Program("model", "x"), s.Request("model"), s.Request("tool"), s.Request("agent"),
-		s.TenantRequest("t", "model"), s.Cancel("x"), s.Result("x"), s.Dead("x", "y"), s.Audit("model"), s.Event("x"), s.Control("control"), s.Control("echo"), s.Control("todo"), s.Control("approval"), s.Control("calls"), s.Control("letters")} {
+	for _, full := range []string{s.EntryAll(), s.Hop("model", "before", "x"), s.Work("model", "x"),
+		s.Class("model", "x", "y"),
+		s.Capacity("model", "x"), s.Process("x", "y"), s.Reply("x", "y"), s.Who(), s.Program("model", "x"),
+		s.Request("model"), s.Request("tool"), s.Request("agent"),
+		s.TenantRequest("t", "model"), s.Cancel("x"), s.Result("x"), s.Dead("x", "y"), s.Audit("model"), s.Event("x"),
+		s.Control("control"), s.Control("echo"), s.Control("todo"), s.Control("approval"), s.Control("calls"),
+		s.Control("letters")} {
 		subjects[strings.Split(full, ".")[2]] = true
 	}
 	for file, text := range pages(t) {
@@ -321,7 +335,8 @@ func TestDocsNames(t *testing.T) {
 	}
 }
 
-// TestDocsStageNames: every stage has its paragraph in stages.md, and no paragraph is about a stage that does not exist.
+// TestDocsStageNames: every stage has its paragraph in stages.md, and no paragraph is about a stage that does not
+// exist.
 func TestDocsStageNames(t *testing.T) {
 	text := pages(t)["docs/stages.md"]
 	names := map[string]bool{}

@@ -17,7 +17,8 @@ import (
 // cache hit, a failing tool gives its marked stand-in.
 func TestToolChainOverTheBus(t *testing.T) {
 	t.Parallel()
-	h := started(t, "version: 1\nagent: {interceptor: {tool-retry: {base-delay: 1ms}, large-result-eviction: {token-threshold: 100}}}\n")
+	h := started(t, "version: 1\nagent: {interceptor: {tool-retry: {base-delay: 1ms}, large-result-eviction: "+
+		"{token-threshold: 100}}}\n")
 	large := runTool(t, h, "largeText", `{"lines":100}`)
 	text, ok := large.ReplyText()
 	require.True(t, ok, "%s %v", large.Reply(), large.Fault)

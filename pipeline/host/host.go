@@ -58,8 +58,10 @@ type Options struct {
 	Config *config.Loaded
 	Roles  Roles
 	Name   string // of the NATS connection
-	Log    *slog.Logger
-	Getenv func(string) string
+	// Service names what kind of process this is to who lists services; empty: the first two words of Name.
+	Service string
+	Log     *slog.Logger
+	Getenv  func(string) string
 	// Login finds who has a key of that name; false if it is not theirs. With it the embedded server lets nobody in who
 	// has no key; without it, everybody on this machine may do everything there. Other servers have rules of their own.
 	Login func(name, key string) (api.Identity, bool)
@@ -97,6 +99,7 @@ type Host struct {
 	control   pipeline.Store
 	stopLoops context.CancelFunc
 	stopped   atomic.Bool
+	owns      bool // calls
 	loops     sync.WaitGroup
 	publisher jetstream.JetStream
 	trail     *trail.Trail
@@ -151,8 +154,9 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 		return h, err
 	}
 	callers := natsapi.New(natsapi.Options{
-		Conn: h.Conn, Root: h.Config.Bus.Root, Log: o.Log, Verbs: slices.Concat(h.verbs(), h.letterVerbs()), TrustCallers: h.Embedded && o.Login == nil,
-		TrustTenantHeader: h.Config.NATS.TrustTenantHeader, NoBareSubjects: !h.Config.NATS.BareSubjects,
+		Conn: h.Conn, Root: h.Config.Bus.Root, Log: o.Log, Verbs: slices.Concat(h.verbs(), h.letterVerbs()),
+		TrustCallers: h.Embedded && o.Login == nil, TrustTenantHeader: h.Config.NATS.TrustTenantHeader,
+		NoBareSubjects: !h.Config.NATS.BareSubjects,
 	})
 	node := h.node(o)
 	node.Name, node.Callers = name, callers
@@ -176,6 +180,9 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	h.loops.Go(func() { h.refreshTools(loop) })
 	h.loops.Go(func() { h.followAgents(loop) })
 	h.loops.Go(func() { h.trail.Run(loop) })
+	if o.Roles.Entry {
+		h.loops.Go(func() { h.sweepResponses(loop) })
+	}
 	if o.Roles.Tool {
 		h.loops.Go(func() { h.discovery(stores["limits"]).Run(loop) })
 	}
@@ -235,7 +242,8 @@ func (h *Host) stages(o Options, stores map[string]pipeline.Store) error {
 	var own []pipeline.Stage
 	for _, spec := range stages.All() {
 		s, on, err := spec.Make(o.Config.Sections[spec.Name], deps)
-		if i := slices.IndexFunc(o.Stages, func(r pipeline.Stage) bool { return r.Kind == spec.Kind && r.Name == spec.Name }); i >= 0 {
+		named := func(r pipeline.Stage) bool { return r.Kind == spec.Kind && r.Name == spec.Name }
+		if i := slices.IndexFunc(o.Stages, named); i >= 0 {
 			s, on, err = inPlaceOf(spec, o.Stages[i]), true, nil
 			own = append(own, s)
 		}
@@ -305,10 +313,11 @@ func (h *Host) node(o Options) bus.Options {
 	cfg.Drain = o.Drain
 	n := bus.Options{
 		Config: cfg, Conn: h.Conn, Log: o.Log, Manager: h.Manager, Entry: o.Roles.Entry, Version: Version(),
-		Embedded: h.locked(),
+		Embedded: h.locked(), Service: o.Service,
 		Metadata: map[string]string{"config_revision": configRevision(&o.Config.Config)},
 		Hosts: func(s pipeline.Stage) bool {
-			return o.Roles.All || slices.Contains(o.Roles.Stages, s.Name) || s.Alias != "" && slices.Contains(o.Roles.Stages, s.Alias)
+			return o.Roles.All || slices.Contains(o.Roles.Stages, s.Name) ||
+				s.Alias != "" && slices.Contains(o.Roles.Stages, s.Alias)
 		},
 		Classify: h.classify, ToolStages: h.ownStages, Prepare: h.prepare, Decide: h.checkAnswer, Doubt: h.reviseFault,
 		Once: h.once, Longest: h.longest,
@@ -316,13 +325,14 @@ func (h *Host) node(o Options) bus.Options {
 	}
 	if o.Roles.Model {
 		for _, p := range h.Table.Providers() {
-			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Model, Class: p.Name, Target: h.Models, Slots: h.Config.Bus.Slots.Model})
+			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Model, Class: p.Name, Target: h.Models,
+				Prompt: true, Slots: h.Config.Bus.Slots.Model})
 		}
 	}
 	if o.Roles.Tool {
 		for _, class := range h.toolClasses() {
-			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Tool, Class: class, Target: withCall(h.tools.target), Shared: "tools",
-				Slots: h.Config.Tool.Executor.MaxPool})
+			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Tool, Class: class, Target: withCall(h.tools.target),
+				Shared: "tools", Slots: h.Config.Tool.Executor.MaxPool})
 		}
 	}
 	return n

@@ -88,7 +88,8 @@ func TestStageTools(t *testing.T) {
 		calls := chat.Choices(c.Reply())[0].Message().ToolCalls()
 		require.Len(t, calls, 1)
 		require.Equal(t, "write_note", calls[0].Name())
-		c = end(t, h, pipeline.Request{Kind: messages.Tool, Tenant: "acme", Run: "r1", Tool: "write_note", Body: []byte(`{"text":"x"}`)})
+		c = end(t, h, pipeline.Request{Kind: messages.Tool, Tenant: "acme", Run: "r1", Tool: "write_note",
+			Body: []byte(`{"text":"x"}`)})
 		require.Nil(t, c.Fault)
 		require.JSONEq(t, `{"run":"r1","tenant":"acme","args":{"text":"x"}}`, string(c.Reply()))
 		require.Contains(t, c.Slip.Path, "tool-arguments.beforeTool", "it passes the tool chain")
@@ -105,7 +106,8 @@ func TestStageTools(t *testing.T) {
 		require.Nil(t, c.Fault)
 		require.Empty(t, chat.Choices(c.Reply())[0].Message().ToolCalls())
 		for _, name := range []string{"write_note", "write_note@1", "write_note@7"} {
-			_, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: name, Body: []byte(`{"text":"x"}`)})
+			_, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: name,
+				Body: []byte(`{"text":"x"}`)})
 			var f *messages.Fault
 			require.ErrorAs(t, err, &f, name)
 			require.Equal(t, messages.ToolNotFound, f.Code, name)
@@ -113,7 +115,8 @@ func TestStageTools(t *testing.T) {
 	})
 	t.Run("S1-IF-3 the request's own tool of that name stays the caller's", func(t *testing.T) {
 		t.Parallel()
-		own := `{"model":"demo/tools","messages":[{"role":"user","content":"hello"}],"tools":[{"type":"function","function":{"name":"write_note","x":1}}]}`
+		own := `{"model":"demo/tools","messages":[{"role":"user","content":"hello"}],"tools":[{"type":"function",` +
+			`"function":{"name":"write_note","x":1}}]}`
 		c := end(t, h, pipeline.Request{Kind: messages.Model, Run: "r2", Body: []byte(own)})
 		require.Nil(t, c.Fault)
 		require.NotContains(t, c.Notes, messages.NoteStageTools)
@@ -135,9 +138,12 @@ func TestAddedToolThatNobodyExecutes(t *testing.T) {
 		}
 	}
 	h := started(t, "",
-		pipeline.Stage{Name: "fine", Kind: messages.Model, Order: 40, Before: add("add"), Writes: []string{"request.tools"}, ApplyTo: []string{pipeline.ApplySession}},
-		pipeline.Stage{Name: "ghost", Kind: messages.Model, Order: 41, Before: add("ghost"), Writes: []string{"request.tools"}, ApplyTo: []string{pipeline.ApplyBare}},
-		pipeline.Stage{Name: "promise", Kind: messages.Model, Order: 42, Before: pass, Tools: []pipeline.Tool{{Name: "nobody"}}, ApplyTo: []string{pipeline.ApplyAgent}},
+		pipeline.Stage{Name: "fine", Kind: messages.Model, Order: 40, Before: add("add"), Writes: []string{"request.tools"},
+			ApplyTo: []string{pipeline.ApplySession}},
+		pipeline.Stage{Name: "ghost", Kind: messages.Model, Order: 41, Before: add("ghost"),
+			Writes: []string{"request.tools"}, ApplyTo: []string{pipeline.ApplyBare}},
+		pipeline.Stage{Name: "promise", Kind: messages.Model, Order: 42, Before: pass,
+			Tools: []pipeline.Tool{{Name: "nobody"}}, ApplyTo: []string{pipeline.ApplyAgent}},
 	)
 	c := end(t, h, pipeline.Request{Kind: messages.Model, Body: []byte(hello)})
 	require.NotNil(t, c.Fault, "CH-22")
@@ -163,7 +169,8 @@ func TestRouteCheckAtStart(t *testing.T) {
 	h, err := start(t, "agent:\n  interceptor:\n    model-retry: {enabled: true, order: 9}\n", nil)
 	require.ErrorContains(t, err, "order 9")
 	require.NotNil(t, h)
-	h, err = start(t, "agent:\n  interceptor:\n    model-retry: {enabled: true, order: 10}\n    model-fallback: {order: 11}\n",
+	h, err = start(t, "agent:\n  interceptor:\n    model-retry: {enabled: true, order: 10}\n"+
+		"    model-fallback: {order: 11}\n",
 		slog.New(slog.NewTextHandler(&log, nil)))
 	require.NoError(t, err)
 	require.Contains(t, log.String(), "retry-outer-to-fallback")
@@ -194,7 +201,9 @@ func TestTodoOverNATS(t *testing.T) {
 	require.Len(t, list.Items, 2)
 	require.Equal(t, "one", list.Items[0].Title)
 
-	c := end(t, h, pipeline.Request{Kind: messages.Model, Session: "s1", Body: []byte(`{"model":"demo/echo","messages":[{"role":"user","content":"[TODO_UPDATE: id=1, status=IN_PROGRESS]"}]}`)})
+	c := end(t, h, pipeline.Request{Kind: messages.Model, Session: "s1",
+		Body: []byte(`{"model":"demo/echo","messages":[{"role":"user","content":"[TODO_UPDATE: id=1, ` +
+			`status=IN_PROGRESS]"}]}`)})
 	require.Nil(t, c.Fault)
 	require.NoError(t, json.Unmarshal(ask("shallot.v1.todo.get", `{"session":"s1"}`, "").Data, &list))
 	require.EqualValues(t, "IN_PROGRESS", list.Items[0].Status, "the stage and the subject have one list")

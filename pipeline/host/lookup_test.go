@@ -73,19 +73,21 @@ func TestRowsLookUp(t *testing.T) {
 			var mu sync.Mutex
 			runs := map[string]int{}
 			file := filepath.Join(t.TempDir(), "shallot.yaml")
-			require.NoError(t, os.WriteFile(file, []byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+
-				"agent: {interceptor: {tool-retry: {base-delay: 1ms}, large-result-eviction: {enabled: false}}}\n"+
-				"tool:\n  tools:\n"+
-				"    - {name: panics, executor: \"go:fail\", effect: read}\n"+
-				"    - {name: errs, executor: \"go:fail\", effect: read}\n"+
-				"    - {name: well, executor: \"go:fail\", effect: read}\n"), 0o600))
+			require.NoError(t, os.WriteFile(file,
+				[]byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+
+					"agent: {interceptor: {tool-retry: {base-delay: 1ms}, large-result-eviction: {enabled: false}}}\n"+
+					"tool:\n  tools:\n"+
+					"    - {name: panics, executor: \"go:fail\", effect: read}\n"+
+					"    - {name: errs, executor: \"go:fail\", effect: read}\n"+
+					"    - {name: well, executor: \"go:fail\", effect: read}\n"), 0o600))
 			l, err := host.Load(file, nil, nil)
 			require.NoError(t, err)
 			h, err := host.Start(t.Context(), host.Options{
 				Config: l, Roles: host.Everything(), Name: t.Name(), Drain: time.Second, Getenv: func(string) string { return "" },
 				Stages:  []pipeline.Stage{r.arm("arm", orders[0], true), r.arm("disarm", orders[1], false)},
 				Resolve: func(registry tool.Tools) tool.Tools { r.Tools = registry; return r },
-				Funcs: toolbox.GoFuncs{"fail": toolbox.ExecutorFunc(func(_ context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
+				Funcs: toolbox.GoFuncs{"fail": toolbox.ExecutorFunc(func(_ context.Context, inv toolbox.Invocation) (
+					toolbox.Result, error) {
 					mu.Lock()
 					defer mu.Unlock()
 					runs[inv.Tool.Name]++

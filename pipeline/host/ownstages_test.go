@@ -32,7 +32,8 @@ func TestOwnStages(t *testing.T) {
 		{Name: "tap", Kind: messages.Tool, Order: 60, Before: count(&tap), After: pass},
 	}
 	h, err := ownHost(t, own, `
-    - {name: guarded, executor: "go:echo", effect: read, cache: on, stages: {mandatory: [GateInterceptor, audit], optional: [tap, rate-limit]}}
+    - {name: guarded, executor: "go:echo", effect: read, cache: on, stages: {mandatory: [GateInterceptor, audit],
+        optional: [tap, rate-limit]}}
     - {name: plain, executor: "go:echo", effect: read}
     - {name: guarded, version: "2", executor: "go:echo", effect: read}
     - {name: gated, executor: "go:echo", effect: read, cache: on, stages: {mandatory: [gate]}}
@@ -48,7 +49,8 @@ func TestOwnStages(t *testing.T) {
 	}
 	c := end(t, h, pipeline.Request{Kind: messages.Tool, Tool: "guarded@1", Body: []byte(`{}`)})
 	require.Nil(t, c.Fault)
-	require.Equal(t, []int{0, 1, 51, 52}, []int{place(c, "audit"), place(c, "gate"), place(c, "tap"), place(c, "rate-limit")}, "%v", c.Slip.Path)
+	require.Equal(t, []int{0, 1, 51, 52}, []int{place(c, "audit"), place(c, "gate"), place(c, "tap"),
+		place(c, "rate-limit")}, "%v", c.Slip.Path)
 	path := strings.Join(c.Slip.Path, ",")
 	require.Less(t, strings.Index(path, "gate.beforeTool"), strings.Index(path, "tool-arguments.beforeTool"))
 	require.Greater(t, strings.Index(path, "tap.beforeTool"), strings.Index(path, "timeout.beforeTool"))
@@ -56,17 +58,20 @@ func TestOwnStages(t *testing.T) {
 
 	for _, other := range []string{"plain", "guarded"} {
 		c = end(t, h, pipeline.Request{Kind: messages.Tool, Tool: other, Body: []byte(`{}`)})
-		require.Equal(t, []int{-1, -1, -1}, []int{place(c, "gate"), place(c, "tap"), place(c, "rate-limit")}, "%s: %v", other, c.Slip.Path)
+		require.Equal(t, []int{-1, -1, -1}, []int{place(c, "gate"), place(c, "tap"), place(c, "rate-limit")},
+			"%s: %v", other, c.Slip.Path)
 	}
 	was := gate.Load()
 	for range 2 { // the second is a cache hit: the mandatory stage has seen it all the same (X-51)
 		require.Nil(t, end(t, h, pipeline.Request{Kind: messages.Tool, Tool: "gated", Body: []byte(`{"m":1}`)}).Fault)
 	}
 	require.EqualValues(t, was+2, gate.Load())
-	c = end(t, h, pipeline.Request{Kind: messages.Tool, Tool: "guarded@1", Body: []byte(`{"m":2}`), Only: []string{"timeout"}})
+	c = end(t, h, pipeline.Request{Kind: messages.Tool, Tool: "guarded@1", Body: []byte(`{"m":2}`),
+		Only: []string{"timeout"}})
 	require.Equal(t, []int{1, -1}, []int{place(c, "gate"), place(c, "tap")}, "only leaves mandatory stages")
 
-	_, err = h.RegisterTool(t.Context(), []byte(`{"name":"a","executor":"go:echo","stages":{"optional":["nowhere"]}}`), "me")
+	_, err = h.RegisterTool(t.Context(),
+		[]byte(`{"name":"a","executor":"go:echo","stages":{"optional":["nowhere"]}}`), "me")
 	require.ErrorContains(t, err, `no tool stage "nowhere"; known: audit`)
 	require.Equal(t, messages.InvalidRequest, messages.AsFault(err, "").Code)
 	_, err = h.RegisterTool(t.Context(), []byte(`{"name":"a","executor":"go:echo","stages":{"mandatory":["gate"]}}`), "me")
@@ -92,11 +97,13 @@ func TestOwnStagesRefused(t *testing.T) {
 
 func ownHost(t *testing.T, own []pipeline.Stage, tools string) (*host.Host, error) {
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\ntool:\n  tools:\n"+tools), 0o600))
+	require.NoError(t, os.WriteFile(file,
+		[]byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\ntool:\n  tools:\n"+tools), 0o600))
 	l, err := host.Load(file, nil, nil)
 	require.NoError(t, err)
 	h, err := host.Start(t.Context(), host.Options{
-		Config: l, Roles: host.Everything(), Name: t.Name(), ToolStages: own, Drain: time.Second, Getenv: func(string) string { return "" },
+		Config: l, Roles: host.Everything(), Name: t.Name(), ToolStages: own, Drain: time.Second,
+		Getenv: func(string) string { return "" },
 	})
 	if err == nil {
 		t.Cleanup(func() {

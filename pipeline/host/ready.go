@@ -33,8 +33,8 @@ type Check struct {
 	Reason string // why not, or what is worth knowing
 }
 
-// Ready checks what this process needs to serve: the connection, a store that takes writes, permissions, its audit, and
-// others that do the work. What is named by a state other than empty does not make it unready.
+// Ready checks what this process needs to serve: the connection, a store that takes writes, permissions, its audit, and,
+// if it owns calls, others that do the work. What is named by a state other than empty does not make it unready.
 func (h *Host) Ready(ctx context.Context) []Check {
 	nc := Check{Name: "nats", OK: h.Conn.IsConnected()}
 	if !nc.OK {
@@ -46,9 +46,11 @@ func (h *Host) Ready(ctx context.Context) []Check {
 		store.Reason = health.Stored.Error()
 	}
 	out := []Check{nc, store, h.denied.check()}
-	if nc.OK {
+	switch {
+	case !h.owns: // whom it would ask is of no matter
+	case nc.OK:
 		out = append(out, h.queueRoom(ctx), h.stagesServed(health), h.targetsServed(health))
-	} else {
+	default:
 		for _, name := range []string{"queue", "stages", "targets"} {
 			out = append(out, Check{Name: name, OK: true, State: Unknown, Reason: "there is no connection to NATS"})
 		}
@@ -125,7 +127,8 @@ func (h *Host) queueRoom(ctx context.Context) Check {
 		c.State, c.Reason = Unknown, err.Error()
 	default:
 		i := s.CachedInfo()
-		if most := i.Config.MaxMsgs; most > 0 && i.State.Msgs >= uint64(most) || i.Config.MaxBytes > 0 && i.State.Bytes >= uint64(i.Config.MaxBytes) {
+		if most := i.Config.MaxMsgs; most > 0 && i.State.Msgs >= uint64(most) ||
+			i.Config.MaxBytes > 0 && i.State.Bytes >= uint64(i.Config.MaxBytes) {
 			c.State, c.Reason = Degraded, fmt.Sprintf("%s is full: %d calls wait in it", jet.CallsStream, i.State.Msgs)
 		}
 	}

@@ -25,4 +25,5 @@ func (h *Host) remoteStage(s config.RemoteStage) pipeline.Stage {
 	return remotestage.Stage(spec, bus.Requester{Conn: h.Conn, Root: root}, h.log)
 }
 
-var tiers = map[string]pipeline.Tier{"mandatory": pipeline.Mandatory, "fixed": pipeline.Fixed, "optional": pipeline.Optional}
+var tiers = map[string]pipeline.Tier{"mandatory": pipeline.Mandatory, "fixed": pipeline.Fixed,
+	"optional": pipeline.Optional}

@@ -55,14 +55,16 @@ func TestReplaceSteps(t *testing.T) {
 		list = append(list, own(s))
 	}
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"), 0o600))
+	require.NoError(t, os.WriteFile(file,
+		[]byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"), 0o600))
 	l, err := host.Load(file, nil, nil)
 	require.NoError(t, err)
 	h, err := host.Start(t.Context(), host.Options{
 		Config: l, Roles: host.Everything(), Name: t.Name(), Drain: time.Second, Getenv: func(string) string { return "" },
 		Stages:  list,
 		Resolve: func(registry tool.Tools) tool.Tools { return resolver{registry, say} },
-		Executors: toolbox.Executors{"go": toolbox.ExecutorFunc(func(_ context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
+		Executors: toolbox.Executors{"go": toolbox.ExecutorFunc(func(_ context.Context, inv toolbox.Invocation) (
+			toolbox.Result, error) {
 			say("executor")
 			return toolbox.Result{Content: inv.Arguments}, nil
 		})},
@@ -83,5 +85,6 @@ func TestReplaceSteps(t *testing.T) {
 	for _, s := range h.Manager.Stages(messages.Tool) {
 		order[s.Name] = s.Order
 	}
-	require.Equal(t, []int{10, 14, 30, 35, 50}, []int{order["tool-fallback"], order["tool-arguments"], order["tool-retry"], order["tool-error"], order["timeout"]})
+	require.Equal(t, []int{10, 14, 30, 35, 50}, []int{order["tool-fallback"], order["tool-arguments"],
+		order["tool-retry"], order["tool-error"], order["timeout"]})
 }

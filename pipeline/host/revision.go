@@ -9,8 +9,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/config"
 )
 
-// configRevision tells two configurations apart: processes of one installation should show the same. Secrets are no part
-// of it.
+// configRevision tells two configurations apart: processes of one installation should show the same. Secrets are no
+// part of it.
 func configRevision(c *config.Config) string {
 	text, err := yaml.Marshal(c)
 	if err != nil {

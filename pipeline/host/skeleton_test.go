@@ -9,8 +9,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
-// TestSkeletonT4 holds the keys and the defaults of contracts T4: a file that writes all of them is read, and says what no
-// file says, but for the keys whose default is that nobody wrote them.
+// TestSkeletonT4 holds the keys and the defaults of contracts T4: a file that writes all of them is read, and says what
+// no file says, but for the keys whose default is that nobody wrote them.
 func TestSkeletonT4(t *testing.T) {
 	t.Parallel()
 	l, err := host.Load("testdata/t4.yaml", nil, nil)
@@ -27,7 +27,8 @@ func TestSkeletonT4(t *testing.T) {
 	require.Equal(t, plain(none.Config), plain(l.Config))
 	for name, section := range none.Sections {
 		want, got := plain(section), plain(l.Sections[name])
-		for _, unsaid := range []string{"enabled", "Enabled", "Rules"} { // not written, the stage itself decides; pii then looks for e-mail addresses
+		// not written, the stage itself decides; pii then looks for e-mail addresses
+		for _, unsaid := range []string{"enabled", "Enabled", "Rules"} {
 			delete(got, unsaid)
 			delete(want, unsaid)
 		}

@@ -50,13 +50,14 @@ func (h *Host) addStageTools(ctx context.Context) error {
 	for _, m := range h.Manager.Stages("") {
 		for _, given := range m.Tools {
 			if given.Do == nil {
-				continue // served by the registry, or found missing when it is added (CH-22)
+				continue // served by the registry, or found missing when it is added: not when a model calls it
 			}
 			if m.Kind != messages.Model {
 				return fmt.Errorf("stage %s: only model stages contribute tools, and it is of kind %s", m.Name, m.Kind)
 			}
 			if old, err := t.registry.Get(ctx, given.Name); err == nil && old.Source == tool.Operator {
-				return fmt.Errorf("stage %s: it contributes the tool %q, which the configuration defines too; rename one of them", m.Name, given.Name)
+				return fmt.Errorf("stage %s: it contributes the tool %q, which the configuration defines too; rename one of them",
+					m.Name, given.Name)
 			}
 			d := &tool.Definition{
 				Name: given.Name, Description: given.Description, Version: "1", InputSchema: tool.JSON(given.Parameters),
@@ -105,7 +106,8 @@ func (h *Host) prepare(c *messages.Call) error {
 	case c.Kind == messages.Tool && c.Run == "":
 		base, _, _ := strings.Cut(c.Tool, "@") // a version does not get round it
 		if stage := h.tools.find.owners[base]; stage != "" {
-			return messages.NewFault(messages.ToolNotFound, "the tool '%s' belongs to stage %s and is there for agent runs alone", c.Tool, stage).At("tool").From("entry")
+			return messages.NewFault(messages.ToolNotFound,
+				"the tool '%s' belongs to stage %s and is there for agent runs alone", c.Tool, stage).At("tool").From("entry")
 		}
 	case c.Kind == messages.Model && c.Run != "":
 		var route []pipeline.Stage
@@ -119,7 +121,8 @@ func (h *Host) prepare(c *messages.Call) error {
 		}
 		clashes, err := pipeline.AddTools(c, route, h.tools.find.serves)
 		if len(clashes) > 0 {
-			h.log.Warn("a request has tools of its own under the names of stages' tools; its own are kept", "call", c.ID, "tools", clashes)
+			h.log.Warn("a request has tools of its own under the names of stages' tools; its own are kept",
+				"call", c.ID, "tools", clashes)
 		}
 		return err
 	}

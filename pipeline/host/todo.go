@@ -78,33 +78,49 @@ func strict(raw []byte, v any) error {
 		}
 		err = errors.New("more than one JSON value")
 	}
-	return messages.NewFault(messages.InvalidRequest, "the body cannot be read: %s", strings.TrimPrefix(err.Error(), "json: ")).From("entry")
+	why := strings.TrimPrefix(err.Error(), "json: ")
+	return messages.NewFault(messages.InvalidRequest, "the body cannot be read: %s", why).From("entry")
+}
+
+// todoForm is a session, bare or in an object; Shallot-Session may name it instead.
+const todoForm = natsapi.Form(`{"type":["object","string","null"],"additionalProperties":false,` +
+	`"properties":{"session":{"type":"string"}}}`)
+
+// todoEdit is an edit with its session.
+type todoEdit struct {
+	Session string `json:"session,omitempty"` // or the header Shallot-Session
+	todolist.Edit
 }
 
 // verbs are the subjects of the todo lists. The session stands in the body or in Shallot-Session; a
 // bare session name is a body for get.
 func (h *Host) verbs() []natsapi.Verb {
-	return append(h.callVerbs(), []natsapi.Verb{
-		{Name: "todo.get", Serve: func(ctx context.Context, a natsapi.Query) (any, error) {
-			ask := struct {
-				Session string `json:"session"`
-			}{a.Session}
-			switch body := bytes.TrimSpace(a.Body); {
-			case len(body) > 0 && body[0] == '{':
-				if err := strict(body, &ask); err != nil {
-					return nil, err
-				}
-			case len(body) > 0:
-				ask.Session = string(body)
-			}
-			return h.LoadTodo(ctx, a.Tenant, ask.Session)
-		}},
-		{Name: "todo.put", Serve: func(ctx context.Context, a natsapi.Query) (any, error) {
-			session := a.Session
-			if name, ok := rawjson.FieldString(a.Body, "session"); ok {
-				session = name
-			}
-			return h.EditTodo(ctx, a.Tenant, session, rawjson.DropField(a.Body, "session"))
-		}},
-	}...)
+	return append(h.callVerbs(),
+		natsapi.Verb{Name: "todo.get", About: "the todo list of a session", Request: todoForm, Reply: Todo{},
+			Serve: h.todoGet},
+		natsapi.Verb{Name: "todo.put", About: "changes the todo list of a session", Request: todoEdit{}, Reply: Todo{},
+			Serve: h.todoPut})
+}
+
+func (h *Host) todoGet(ctx context.Context, a natsapi.Query) (any, error) {
+	ask := struct {
+		Session string `json:"session"`
+	}{a.Session}
+	switch body := bytes.TrimSpace(a.Body); {
+	case len(body) > 0 && body[0] == '{':
+		if err := strict(body, &ask); err != nil {
+			return nil, err
+		}
+	case len(body) > 0:
+		ask.Session = string(body)
+	}
+	return h.LoadTodo(ctx, a.Tenant, ask.Session)
+}
+
+func (h *Host) todoPut(ctx context.Context, a natsapi.Query) (any, error) {
+	session := a.Session
+	if name, ok := rawjson.FieldString(a.Body, "session"); ok {
+		session = name
+	}
+	return h.EditTodo(ctx, a.Tenant, session, rawjson.DropField(a.Body, "session"))
 }

@@ -49,7 +49,8 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	if err != nil {
 		return err
 	}
-	t := &tools{parser: &args.Parser{}, http: toolbox.NewHTTPExecutor(networks...), networks: networks, configured: map[string]bool{}}
+	t := &tools{parser: &args.Parser{}, http: toolbox.NewHTTPExecutor(networks...), networks: networks,
+		configured: map[string]bool{}}
 	t.http.References = tool.References{Getenv: o.Getenv, Dir: c.SecretsDir}
 	t.rules = tool.Rules{
 		Undeclared: c.Policy.Undeclared, Discovered: c.Policy.Discovered,
@@ -74,19 +75,25 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	t.reader = evicted.Reader{Objects: t.evicted, Dir: evictedDir(o.Config.Sections)}
 	reader := evicted.Tool()
 	demo, funcs[reader.Name] = append(demo, reader), readEvicted(t.reader)
-	t.funcs, t.find = funcs, &stageTools{registry: t.registry, defs: map[string]*tool.Definition{}, owners: map[string]string{}}
+	t.funcs, t.find = funcs, &stageTools{registry: t.registry, defs: map[string]*tool.Definition{},
+		owners: map[string]string{}}
 	if o.Resolve != nil {
 		t.find.registry = o.Resolve(t.registry)
 	}
-	if t.desk, err = stages.NewApprovalDesk(o.Config.Sections["approval"], stages.Deps{Tools: t.find, Parser: t.parser, Arguments: t.options, Rules: &t.rules}); err != nil {
+	if t.desk, err = stages.NewApprovalDesk(o.Config.Sections["approval"], stages.Deps{
+		Tools: t.find, Parser: t.parser, Arguments: t.options, Rules: &t.rules}); err != nil {
 		t.desk = &stages.ApprovalDesk{} // the stage says what is wrong with its section
 	}
 	subjects := messages.Subjects{Root: h.Config.Bus.Root}
 	t.mcpBus = &natstool.MCP{Conn: h.Conn, Subjects: subjects, Log: h.log}
 	t.target = &toolbox.Target{
-		Approvals: t.desk.Policies, Tools: t.find, Rules: t.rules, Log: o.Log, Parser: t.parser, Filters: h.filter(messages.Tool),
-		Executors: toolbox.Executors{"go": funcs, "http": t.http, "nats": &toolbox.NATSExecutor{Requester: &natstool.Client{Conn: h.Conn, Subjects: subjects}}},
-		Pool:      toolbox.NewPool(toolbox.PoolConfig{CorePool: c.Executor.CorePool, MaxPool: c.Executor.MaxPool, QueueCapacity: c.Executor.QueueCapacity}),
+		Approvals: t.desk.Policies, Tools: t.find, Rules: t.rules, Log: o.Log, Parser: t.parser,
+		Filters: h.filter(messages.Tool),
+		Executors: toolbox.Executors{"go": funcs, "http": t.http,
+			"nats": &toolbox.NATSExecutor{Requester: &natstool.Client{Conn: h.Conn, Subjects: subjects}}},
+		Pool: toolbox.NewPool(toolbox.PoolConfig{
+			CorePool: c.Executor.CorePool, MaxPool: c.Executor.MaxPool, QueueCapacity: c.Executor.QueueCapacity,
+		}),
 	}
 	if servers := mcpServers(c.MCPServers); len(servers) > 0 && o.Roles.Tool {
 		t.mcp = mcp.NewClients(servers, t.registry, Version(), o.Log)
@@ -137,13 +144,15 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 		}
 	}
 	if len(assumed) > 0 {
-		h.log.Info("these tools declare no effect and count as write: not repeated, not cached; give them effect: read, or idempotent: true", "tools", assumed)
+		h.log.Info("these tools declare no effect and count as write: not repeated, not cached; "+
+			"give them effect: read, or idempotent: true", "tools", assumed)
 	}
 	if err := errors.Join(faults...); err != nil {
 		return err
 	}
 	if left := h.leftover(ctx); len(left) > 0 {
-		h.log.Warn("the registry has tools of an earlier configuration, or of another process's; DELETE /v1/tools/{name} removes one", "tools", left)
+		h.log.Warn("the registry has tools of an earlier configuration, or of another process's; "+
+			"DELETE /v1/tools/{name} removes one", "tools", left)
 	}
 	return nil
 }
@@ -175,7 +184,8 @@ func (h *Host) longest(r pipeline.Request) time.Duration {
 // checkTime warns of a time limit that no call can use up.
 func (h *Host) checkTime(d *tool.Definition) {
 	if limit := d.Timeout.D(); limit > maxToolTime-toolTime {
-		h.log.Warn("the tool's time limit is longer than a whole tool call may take", "tool", d.Ref(), "timeout", limit, "call", maxToolTime)
+		h.log.Warn("the tool's time limit is longer than a whole tool call may take", "tool", d.Ref(),
+			"timeout", limit, "call", maxToolTime)
 	}
 }
 

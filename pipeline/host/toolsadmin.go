@@ -59,10 +59,12 @@ func (h *Host) RegisterTool(ctx context.Context, definition []byte, by string) (
 		return api.ToolInfo{}, f
 	}
 	if err := h.Manager.CheckToolStages(messages.Tool, own(&d)); err != nil {
-		return api.ToolInfo{}, messages.NewFault(messages.InvalidRequest, "tool definition %q: %s", d.Name, messages.AsFault(err, "registry").Message).At("stages").From("registry")
+		return api.ToolInfo{}, messages.NewFault(messages.InvalidRequest, "tool definition %q: %s",
+			d.Name, messages.AsFault(err, "registry").Message).At("stages").From("registry")
 	}
 	if !h.tools.desk.Known(d.Approval) {
-		return api.ToolInfo{}, messages.NewFault(messages.InvalidRequest, "tool definition %q: approval %q is not a policy here; write always, none, or the name of one", d.Name, d.Approval).At("approval").From("registry")
+		return api.ToolInfo{}, messages.NewFault(messages.InvalidRequest, "tool definition %q: approval %q is not a "+
+			"policy here; write always, none, or the name of one", d.Name, d.Approval).At("approval").From("registry")
 	}
 	stored, err := h.tools.registry.Register(ctx, d)
 	if err != nil {
@@ -77,7 +79,8 @@ func (h *Host) RegisterTool(ctx context.Context, definition []byte, by string) (
 func (h *Host) RemoveTool(ctx context.Context, name, by string) error {
 	base, _, _ := strings.Cut(name, "@")
 	if h.tools.configured[base] {
-		return messages.NewFault(messages.Conflict, "the tool '%s' is defined by the configuration; take it out there", base).At("tool").From("registry")
+		return messages.NewFault(messages.Conflict,
+			"the tool '%s' is defined by the configuration; take it out there", base).At("tool").From("registry")
 	}
 	d, err := h.tools.registry.Get(ctx, name)
 	if err != nil {
@@ -102,7 +105,8 @@ func (h *Host) ApproveTool(ctx context.Context, name, hash, by string) (api.Tool
 
 // reachable refuses what a definition of the API, or of a service, may not name: see toolbox.Reach.
 func (h *Host) reachable(d *tool.Definition) *messages.Fault {
-	r := toolbox.Reach{Networks: h.tools.networks, Subjects: messages.Subjects{Root: h.Config.Bus.Root}, Classes: h.toolClasses()}
+	r := toolbox.Reach{Networks: h.tools.networks, Subjects: messages.Subjects{Root: h.Config.Bus.Root},
+		Classes: h.toolClasses()}
 	return r.Check(d)
 }
 
@@ -118,7 +122,8 @@ func (h *Host) queue(d *tool.Definition) (string, error) {
 	if c := plain.Class(); slices.Contains(classes, c) {
 		return c, nil
 	}
-	f := messages.NewFault(messages.TargetAbsent, "tool '%s': nothing in this installation runs executors of kind %s", d.Name, plain.Class())
+	f := messages.NewFault(messages.TargetAbsent, "tool '%s': nothing in this installation runs executors of kind %s",
+		d.Name, plain.Class())
 	f.Unsent = true
 	return "", f.From(messages.TargetOrigin)
 }
@@ -138,8 +143,10 @@ func (h *Host) toolInfo(d *tool.Definition) api.ToolInfo {
 		p.MaxAttempts = e.Retry.MaxAttempts
 	}
 	i := api.ToolInfo{
-		FunctionTool: api.FunctionTool{Type: "function", Function: api.ToolFunction{Name: d.Name, Description: d.Description, Parameters: json.RawMessage(d.InputSchema)}},
-		OutputSchema: json.RawMessage(d.OutputSchema), Policy: p, Executor: d.Executor.Kind + ":" + cmp.Or(d.Executor.Name, d.Name),
+		FunctionTool: api.FunctionTool{Type: "function", Function: api.ToolFunction{
+			Name: d.Name, Description: d.Description, Parameters: json.RawMessage(d.InputSchema)}},
+		OutputSchema: json.RawMessage(d.OutputSchema), Policy: p,
+		Executor: d.Executor.Kind + ":" + cmp.Or(d.Executor.Name, d.Name),
 	}
 	if d.Executor.Kind == tool.ExecHTTP {
 		i.Executor = bareURL(d.Executor.URL)
@@ -160,7 +167,8 @@ func bareURL(s string) string {
 // discovery looks for the tools of micro services.
 func (h *Host) discovery(lease pipeline.Store) *natstool.Discovery {
 	event := func(ctx context.Context, what string, d *tool.Definition) { h.toolEvent(ctx, what, d, "discovery") }
-	return &natstool.Discovery{Conn: h.Conn, Registry: h.tools.registry, Lease: lease, Check: h.reachable, Event: event, Log: h.log}
+	return &natstool.Discovery{Conn: h.Conn, Registry: h.tools.registry, Lease: lease, Check: h.reachable,
+		Event: event, Log: h.log}
 }
 
 // toolEvent records who changed the registry.

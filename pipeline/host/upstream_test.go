@@ -22,7 +22,8 @@ func TestUpstreamHeaders(t *testing.T) {
 			_, _ = w.Write([]byte(`{"error":{"message":"slow down","type":"tokens","param":null,"code":null}}`))
 			return
 		}
-		_, _ = w.Write([]byte(`{"id":"x","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}]}`))
+		_, _ = w.Write([]byte(`{"id":"x","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},` +
+			`"finish_reason":"stop"}]}`))
 	}))
 	t.Cleanup(up.Close)
 	h := started(t, `version: 1

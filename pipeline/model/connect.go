@@ -11,11 +11,15 @@ type clients struct {
 	kept  Doer // keeps connections for later requests
 	fresh Doer // a new connection for each; nil if the provider has its own client
 	pool  *http.Client
+	// plain and streamed are requests for chat completions.
+	plain, streamed form
 }
 
 func newClients(p Provider, connect time.Duration) clients {
+	c := clients{plain: formOf(p, false), streamed: formOf(p, true)}
 	if p.Client != nil {
-		return clients{kept: p.Client}
+		c.kept = p.Client
+		return c
 	}
 	dialer := &net.Dialer{Timeout: connect, KeepAlive: 30 * time.Second}
 	t := &http.Transport{
@@ -25,8 +29,9 @@ func newClients(p Provider, connect time.Duration) clients {
 	}
 	once := t.Clone()
 	once.DisableKeepAlives = true
-	pool := client(t)
-	return clients{kept: pool, fresh: client(once), pool: pool}
+	c.pool = client(t)
+	c.kept, c.fresh = c.pool, client(once)
+	return c
 }
 
 func client(t *http.Transport) *http.Client {

@@ -1,58 +1,13 @@
 package model_test
 
 import (
-	"bufio"
-	"io"
-	"net"
-	"net/http"
-	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 )
-
-// keepAlive is a provider that answers the first request of each connection well, and of the others says only that much
-// before it closes. It counts requests.
-func keepAlive(t *testing.T, second string) (base string, requests *atomic.Int64) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = l.Close() })
-	requests = &atomic.Int64{}
-	serve := func(conn net.Conn) {
-		defer func() { _ = conn.Close() }()
-		r := bufio.NewReader(conn)
-		for n := 0; ; n++ {
-			req, err := http.ReadRequest(r)
-			if err != nil {
-				return
-			}
-			_, _ = io.Copy(io.Discard, req.Body)
-			requests.Add(1)
-			if n > 0 {
-				_, _ = io.WriteString(conn, second)
-				return
-			}
-			res := http.Response{StatusCode: 200, ProtoMajor: 1, ProtoMinor: 1,
-				Header:        http.Header{"Content-Type": {"application/json"}},
-				ContentLength: int64(len(okReply)), Body: io.NopCloser(strings.NewReader(okReply))}
-			_ = res.Write(conn)
-		}
-	}
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go serve(conn)
-		}
-	}()
-	return "http://" + l.Addr().String(), requests
-}
 
 func TestKeptConnectionThatCloses(t *testing.T) { // (FO-5)
 	t.Parallel()
@@ -71,7 +26,7 @@ func TestKeptConnectionThatCloses(t *testing.T) { // (FO-5)
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			base, requests := keepAlive(t, tt.second)
+			base, requests := apitest.Conns(t, apitest.KeptOpen(func([]byte) []byte { return []byte(okReply) }, tt.second))
 			e := endpoint(t, base)
 			c, _ := ask(t.Context(), e, `{"model":"m"}`, false)
 			require.Nil(t, c.Fault)

@@ -39,7 +39,8 @@ func embedder(t *testing.T, packed bool) (*model.Endpoint, *[]string) {
 			rows = append(rows, fmt.Sprintf(`{"object":"embedding","index":%d,"embedding":%s}`, i, v))
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = fmt.Fprintf(w, `{"object":"list","model":"e","data":[%s],"usage":{"prompt_tokens":%d,"total_tokens":%d},"x":1}`,
+		_, _ = fmt.Fprintf(w,
+			`{"object":"list","model":"e","data":[%s],"usage":{"prompt_tokens":%d,"total_tokens":%d},"x":1}`,
 			strings.Join(rows, ","), len(list), len(list))
 	}))
 	t.Cleanup(s.Close)

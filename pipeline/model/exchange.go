@@ -15,9 +15,9 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 )
 
-// exchange is one request to a provider through go-openai. go-openai builds the request (URL, authorisation, headers)
-// for a body that is never sent. The exchange is its HTTP client: it puts the raw body in and keeps the raw response.
-// So neither requests nor replies pass through go-openai's structs, which would lose fields.
+// exchange is one request to a provider. go-openai knows the URL, the authorisation and the headers of chat completions
+// (see form) and of the list of models; the exchange puts the raw body in and keeps the raw response. So neither requests
+// nor replies pass through go-openai's structs, which would lose fields.
 type exchange struct {
 	clients
 	body   []byte
@@ -29,8 +29,23 @@ type exchange struct {
 	response *http.Response
 }
 
-// Do sends the request with the raw body. go-openai calls it.
+// Do implements Doer for go-openai, which decodes the empty answer that it gets.
 func (x *exchange) Do(req *http.Request) (*http.Response, error) {
+	if err := x.do(req); err != nil {
+		return nil, err
+	}
+	return nothing(req), nil
+}
+
+func nothing(req *http.Request) *http.Response {
+	return &http.Response{
+		StatusCode: http.StatusOK, Status: "200 OK", Header: http.Header{}, Request: req,
+		Body: io.NopCloser(strings.NewReader("{}")),
+	}
+}
+
+// do sends the request with the raw body and keeps the raw response.
+func (x *exchange) do(req *http.Request) error {
 	req = req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
 		GotConn: func(c httptrace.GotConnInfo) {
 			x.sent.Store(true)
@@ -47,14 +62,10 @@ func (x *exchange) Do(req *http.Request) (*http.Response, error) {
 		res, err = x.fresh.Do(x.withBody(req))
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	x.response = res
-	// go-openai decodes an empty answer.
-	return &http.Response{
-		StatusCode: http.StatusOK, Status: "200 OK", Header: http.Header{}, Request: req,
-		Body: io.NopCloser(strings.NewReader("{}")),
-	}, nil
+	return nil
 }
 
 // withBody puts the raw body in.
@@ -76,17 +87,52 @@ func (x *exchange) stale(ctx context.Context, err error) bool {
 
 // chat sends a chat completion request and returns the raw response; the caller closes its body.
 func (x *exchange) chat(ctx context.Context, p Provider, stream bool) (*http.Response, error) {
-	c := x.openAI(p)
-	// The model is a placeholder: go-openai refuses some names and fields itself, and only the provider should.
+	of := x.plain
 	if stream {
-		s, err := c.CreateChatCompletionStream(ctx, openai.ChatCompletionRequest{Model: "raw"})
-		if err == nil {
-			err = s.Close()
-		}
-		return x.response, err
+		of = x.streamed
 	}
-	_, err := c.CreateChatCompletion(ctx, openai.ChatCompletionRequest{Model: "raw"})
+	if of.err != nil {
+		return nil, of.err
+	}
+	req := of.request.WithContext(ctx)
+	req.Header = of.request.Header.Clone()
+	p.authorise(req, messages.ChatWire)
+	err := x.do(req)
 	return x.response, err
+}
+
+// form is the request for chat completions at a provider as go-openai builds it, without the body and without the key.
+// It is the same for all calls, so it is built once.
+type form struct {
+	request *http.Request
+	err     error
+}
+
+func formOf(p Provider, stream bool) (f form) {
+	c := openAI(p, formTaker{&f})
+	// The model is a placeholder: go-openai refuses some names and fields itself, and only the provider should.
+	asked := openai.ChatCompletionRequest{Model: "raw"}
+	if !stream {
+		_, f.err = c.CreateChatCompletion(context.Background(), asked)
+		return f
+	}
+	s, err := c.CreateChatCompletionStream(context.Background(), asked)
+	if err == nil {
+		err = s.Close()
+	}
+	f.err = err
+	return f
+}
+
+// formTaker keeps the request that it is to send.
+type formTaker struct{ *form }
+
+// Do implements Doer.
+func (t formTaker) Do(req *http.Request) (*http.Response, error) {
+	req.Body, req.GetBody, req.ContentLength = nil, nil, 0
+	req.Header.Del("Authorization") // whatever prints the endpoint must not print the key
+	t.request = req
+	return nothing(req), nil
 }
 
 // models sends the request for the provider's list of models; the caller closes the body.
@@ -97,17 +143,17 @@ func (x *exchange) models(ctx context.Context, p Provider) (*http.Response, erro
 			return nil, err
 		}
 		p.authorise(req, messages.MessagesWire)
-		_, err = x.Do(req)
+		err = x.do(req)
 		return x.response, err
 	}
-	_, err := x.openAI(p).ListModels(ctx)
+	_, err := openAI(p, x).ListModels(ctx)
 	return x.response, err
 }
 
-func (x *exchange) openAI(p Provider) *openai.Client {
+func openAI(p Provider, client Doer) *openai.Client {
 	config := openai.DefaultConfig(p.APIKey.Reveal())
 	config.BaseURL = p.BaseURL
-	config.HTTPClient = x
+	config.HTTPClient = client
 	return openai.NewClientWithConfig(config)
 }
 

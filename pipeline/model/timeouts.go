@@ -76,8 +76,8 @@ func (r *run) hurry(ctx context.Context) (context.Context, *clock) {
 	return ctx, k
 }
 
-// timeout returns what makes the fault of a wait that was too long; most waits are not. The message tells the caller what was missing; the detail tells
-// operators which limit it was.
+// timeout returns what makes the fault of a wait that was too long; most waits are not. The message tells the caller
+// what was missing; the detail tells operators which limit it was.
 func (r *run) timeout(what string, d time.Duration, why string) func() *messages.Fault {
 	return func() *messages.Fault {
 		f := messages.NewFault(messages.ProviderTimeout, "provider %s: %s in time", r.provider.Name, what)

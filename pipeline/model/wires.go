@@ -102,7 +102,7 @@ func (x *exchange) send(ctx context.Context, p Provider, w messages.Wire, stream
 		req.Header.Set("Accept", "text/event-stream")
 	}
 	p.authorise(req, w)
-	_, err = x.Do(req)
+	err = x.do(req)
 	return x.response, err
 }
 

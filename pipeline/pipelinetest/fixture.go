@@ -78,15 +78,15 @@ func RequireWant(t require.TestingT, w Want, c *messages.Call) {
 	}
 	var stopper string
 	c.Noted(messages.NoteStopper, &stopper)
-	require.Equal(t, w.Stopper, stopper, "who ended the call before its target (CH-4)")
+	require.Equal(t, w.Stopper, stopper, "who ended the call before its target")
 	require.Equal(t, w.Tries, c.Slip.Tries, "runs of the target")
 	require.Equal(t, w.Tries > 0, c.Flag(messages.NoteExecutorReached), messages.NoteExecutorReached)
 	require.True(t, c.Slip.Done(), "the slip is at its end")
 	require.Empty(t, c.Slip.Frames, "every frame is closed")
 	for _, stop := range c.Slip.Stops {
 		got := Count{Closed: stop.Tally.Count, Errors: stop.Tally.Errors}
-		require.Equal(t, w.Tally[stop.Name], got, "frames closed of stage %s (ST-5)", stop.Name)
-		require.Equal(t, got.Errors > 0, stop.Tally.Err != "", "last error of stage %s (ST-2)", stop.Name)
+		require.Equal(t, w.Tally[stop.Name], got, "frames closed of stage %s", stop.Name)
+		require.Equal(t, got.Errors > 0, stop.Tally.Err != "", "last error of stage %s", stop.Name)
 	}
 }
 

@@ -8,7 +8,7 @@ type Want struct {
 	Text   string        // of the reply, if there is one
 	Code   messages.Code // of the fault, if there is one
 	Origin string
-	// Stopper is the stage whose before ended the last attempt (CH-4); empty if the target ran.
+	// Stopper is the stage whose before ended the last attempt; empty if the target ran.
 	Stopper string
 	Tries   int // runs of the target
 	Tally   map[string]Count

@@ -52,8 +52,8 @@ func runCase(t *testing.T, caller pipeline.Caller, c Case) {
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
+			begin := time.Now() // before the call has its deadline
 			call := c.Call(i)
-			begin := time.Now()
 			if c.Stream {
 				out[i].Call, errs[i] = streamer.CallStream(ctx, call, func(chunk []byte) {
 					out[i].Chunks = append(out[i].Chunks, slices.Clone(chunk))

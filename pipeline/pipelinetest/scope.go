@@ -19,7 +19,7 @@ func scopeFixtures() []Fixture {
 }
 
 // noteFixture checks shared notes: the outer stage notes the request's "put", the inner stage and the target read it,
-// and the outer after writes what all of them saw into the reply (S0-CTX-1, CH-16, CH-17).
+// and the outer after writes what all of them saw into the reply.
 func noteFixture(kind messages.Kind) Fixture {
 	seen := func(c *messages.Call) string { return string(c.Notes["test.k"]) }
 	stages := []pipeline.Stage{
@@ -80,7 +80,7 @@ type frameState struct {
 }
 
 // stateFixture checks that private state lives in the frame, through all attempts of its stage, and that no other stage
-// sees it.
+// sees it.
 func stateFixture() Fixture {
 	stage := func(name string, order, again int) pipeline.Stage {
 		return pipeline.Stage{Name: name, Kind: messages.Model, Order: order, Keep: true, Rewrites: true,
@@ -125,7 +125,7 @@ func stateFixture() Fixture {
 		}}}
 }
 
-// auditFixture puts a mandatory audit round a stage that answers, with a limiter inside it (CH-14, X-51).
+// auditFixture puts a mandatory audit round a stage that answers, with a limiter inside it.
 func auditFixture() Fixture {
 	audit := Shape{Name: "audit", Order: 1, Before: true, After: true}.Stage(messages.Tool)
 	audit.Tier = pipeline.Mandatory

@@ -28,10 +28,11 @@ func wrapFixtures() []Fixture {
 		for n, want := range []string{`"own"`, `[%s]`, `[%s,%s]`, `[%s,%s,%s]`} {
 			f.Cases = append(f.Cases, wrapCase(kind, n, want))
 		}
-		f.Cases = append(f.Cases, Case{Name: "its own error", Call: wrapCall(kind, -1), Check: func(t *testing.T, _ int, o Outcome) {
-			require.Equal(t, messages.StageError, o.Call.Fault.Code)
-			require.Equal(t, "wrap", o.Call.Fault.Origin)
-		}})
+		f.Cases = append(f.Cases, Case{Name: "its own error", Call: wrapCall(kind, -1),
+			Check: func(t *testing.T, _ int, o Outcome) {
+				require.Equal(t, messages.StageError, o.Call.Fault.Code)
+				require.Equal(t, "wrap", o.Call.Fault.Origin)
+			}})
 		out = append(out, f)
 	}
 	return out

@@ -64,7 +64,7 @@ func (a *Asks) Sent(now time.Duration, q Question) (n uint64, to string) {
 		a.first = now
 	}
 	if !q.Local {
-		to = g.route(a.presence, "")
+		to = g.route(now, a.presence, "")
 	}
 	a.open[a.last] = ask{call: q.Call, group: g, begun: now, sent: now, to: to, asks: 1, skip: q.Skip, local: q.Local}
 	return a.last, to
@@ -275,8 +275,14 @@ func (a *Asks) alive(g *group) int {
 	return alive
 }
 
-// silentKnown reports whether somebody in the group is passed over and others are not.
-func (a *Asks) silentKnown(g *group) bool { return a.presence.muted(g.name) && a.alive(g) > 0 }
+// silentKnown reports whether some members of the group are passed over and others are not.
+func (a *Asks) silentKnown(g *group) bool {
+	if a.presence.passed == 0 {
+		return false
+	}
+	alive := a.alive(g)
+	return alive > 0 && (alive < len(g.members) || a.presence.silentIn(g.name))
+}
 
 func (a *Asks) patience(q ask) time.Duration {
 	if q.asks <= 1 {
@@ -330,9 +336,9 @@ func (a *Asks) repeat(now time.Duration, n uint64, q ask, out []Effect) []Effect
 	case q.local:
 		q.to = ""
 	case alone:
-		q.to = a.alone(q.group, not)
+		q.to = a.alone(now, q.group, not)
 	default:
-		q.to = q.group.route(a.presence, not)
+		q.to = q.group.route(now, a.presence, not)
 	}
 	q.sent, q.holder, q.forced, q.unread = now, "", false, false
 	q.asks++
@@ -341,8 +347,8 @@ func (a *Asks) repeat(now time.Duration, n uint64, q ask, out []Effect) []Effect
 }
 
 // alone picks one member: the next living one, or any where all are silent.
-func (a *Asks) alone(g *group, not string) string {
-	if to := g.route(a.presence, not); to != "" {
+func (a *Asks) alone(now time.Duration, g *group, not string) string {
+	if to := g.route(now, a.presence, not); to != "" {
 		return to
 	}
 	for range g.members {

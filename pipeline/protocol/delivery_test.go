@@ -180,7 +180,8 @@ func TestADecidedCallGoesOnAtOnceWhereNobodyElseCanHaveIt(t *testing.T) {
 	}
 
 	b = newBench()
-	b.out = b.Deliveries.Delivered(b.now, Delivery{Call: "c", Generation: 4, Count: 1, Until: b.now + time.Minute}, b.out[:0])
+	b.out = b.Deliveries.Delivered(b.now, Delivery{Call: "c", Generation: 4, Count: 1, Until: b.now + time.Minute},
+		b.out[:0])
 	b.stored(t, GetResult, Stored{Result: Missing})
 	b.now += 20 * time.Second // stopped for so long that the queue may have given it to others
 	b.out = b.Beat(b.now, b.out[:0])

@@ -43,13 +43,13 @@ const (
 	GetBegun                    // read record N, from the leader
 	GetOutcome                  // read the spilled outcome of work Call, N
 	PutOutcome                  // spill the kept outcome of work Call, N
-	Expire                      // record N of Call may go some time after Until; Rev is the own last write, Group the tenant
+	Expire                      // record N of Call may go after Until; Rev is the own last write, Group the tenant
 	DeadLetter                  // Call; Why
 )
 
 // Effects on the process itself. Nothing is reported back.
 const (
-	Wake          Kind = iota + 128 // tell the goroutine of Call: Why; N is the question or the work; of a refusal Waiting and At
+	Wake          Kind = iota + 128 // tell the goroutine of Call: Why; N is the question or work; of a refusal Waiting, At
 	Start                           // a member begins the work Call, N
 	Stop                            // a member cancels the work Call, N; what must not run twice still has an end
 	Drop                            // a member forgets the work Call, N: its input or its outcome

@@ -33,17 +33,31 @@ func (g *group) patience(least time.Duration) time.Duration {
 	return max(least, min(4*sorted[(n-1)*99/100], silentMost))
 }
 
-// route names the member to ask by its own subject, or nobody where the group is asked: always while nobody who takes
-// part in it is passed over, and where all are. not is to be avoided.
-func (g *group) route(p *Presence, not string) string {
-	if not == "" && !p.muted(g.name) {
+// route names the member to ask by its own subject, or nobody where the group is asked: always while no member is
+// passed over, and where all are. Of those that are passed over one that was heard a moment ago is better than the
+// group, which may choose one that stands still, and so is asking not, which is to be avoided, once more.
+func (g *group) route(now time.Duration, p *Presence, not string) string {
+	if p.passed == 0 || not == "" && !p.silentIn(g.name) {
 		return ""
 	}
-	for range g.members {
-		g.turn = (g.turn + 1) % len(g.members)
-		if name := g.members[g.turn]; name != not && p.Alive(name) {
+	slow := -1
+	for i := range g.members {
+		at := (g.turn + 1 + i) % len(g.members)
+		switch name := g.members[at]; {
+		case name == not:
+		case p.Alive(name):
+			g.turn = at
 			return name
+		case slow < 0 && p.slow(now, name):
+			slow = at
 		}
+	}
+	switch {
+	case slow >= 0:
+		g.turn = slow
+		return g.members[slow]
+	case p.silentIn(g.name) && p.Alive(not):
+		return not
 	}
 	return ""
 }

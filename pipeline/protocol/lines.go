@@ -77,9 +77,9 @@ func (l *line) ended(now, took time.Duration) {
 	l.took += (took - l.took) / 8
 }
 
-// wait is how long work that would be served after ahead others is expected to wait: as many are served in the time that
-// one takes as are under way now. Where nothing has ended since the class was full, one takes at least as long as that.
-// Without a measure it is 0: nobody is refused on a guess.
+// wait is how long work that would be served after ahead others is expected to wait: as many are served in the time
+// that one takes as are under way now. Where nothing has ended since the class was full, one takes at least as long as
+// that. Without a measure it is 0: nobody is refused on a guess.
 func (l *line) wait(now time.Duration, ahead int) time.Duration {
 	if l.out == 0 || !l.full {
 		return 0
@@ -94,5 +94,26 @@ func (l *line) rest(now time.Duration) {
 		if now-said >= freeFor {
 			delete(l.busy, member)
 		}
+	}
+}
+
+// Enter counts work of this owner that is not offered, because this process does it. It reports false where others wait
+// in line, or a member of the class has no room. [Runs.Exit] ends it.
+func (s *Runs) Enter(class string) bool {
+	l := s.line(class)
+	if !l.open() || len(l.busy) > 0 {
+		return false
+	}
+	l.out++
+	return true
+}
+
+// Exit ends the work that Enter counted; took is how long it took, 0 if it did not begin.
+func (s *Runs) Exit(now time.Duration, class string, took time.Duration) {
+	l := s.line(class)
+	l.out--
+	if took > 0 {
+		l.ended(now, took)
+		l.absent = 0
 	}
 }

@@ -15,7 +15,8 @@ type Load struct {
 // Loads appends a load for each class that this owner has had work for.
 func (s *Runs) Loads(to []Load) []Load {
 	for _, l := range s.classes {
-		to = append(to, Load{Class: l.class, Waiting: l.length(), Tenants: len(l.kids.tenants) + len(l.turns.tenants), Away: l.out})
+		to = append(to, Load{Class: l.class, Waiting: l.length(), Tenants: len(l.kids.tenants) + len(l.turns.tenants),
+			Away: l.out})
 	}
 	return to
 }

@@ -21,11 +21,11 @@ type Presence struct {
 type process struct {
 	name    string
 	groups  []string
-	listens []string // groups of which it may still take its share: subscriptions can outlast a mark
 	marked  bool
 	passed  bool
 	gone    bool
 	deleted bool
+	off     bool // the server says that it does not listen
 	heard   time.Duration
 	silent  time.Duration // when the first unanswered ping left; 0: none is out
 	pinged  time.Duration
@@ -56,9 +56,7 @@ func (p *Presence) Marked(now time.Duration, name string, groups []string, out [
 	}
 	appeared := !m.marked || !slices.Equal(m.groups, groups)
 	m.marked, m.deleted, m.gone, m.groups = true, false, false, groups
-	if len(groups) > 0 {
-		m.listens = groups
-	}
+	m.off = m.off && !appeared
 	if !known {
 		out = append(out, Effect{Kind: Ping, To: name, At: now})
 	}
@@ -74,6 +72,9 @@ func (p *Presence) Unmarked(now time.Duration, name string, deleted bool) {
 	m.marked, m.deleted = false, deleted
 	if m.silent == 0 {
 		m.silent = now
+	}
+	if m.deleted || m.off {
+		p.pass(m, false) // nothing can come to it
 	}
 }
 
@@ -97,7 +98,7 @@ func (p *Presence) add(name string) *process {
 // Sign says that something of the process was heard.
 func (p *Presence) Sign(now time.Duration, name string) {
 	if m := p.processes[name]; m != nil {
-		m.heard = now
+		m.heard, m.off = now, false
 		if m.silent != 0 && !m.deleted {
 			m.silent, m.pings, m.gone = 0, 0, false
 			p.pass(m, false)
@@ -142,20 +143,23 @@ func (p *Presence) PassOver(now time.Duration, name string) {
 		if m.silent == 0 {
 			m.silent = now
 		}
-		m.listens = nil
-		p.pass(m, true)
+		m.off = true
+		p.pass(m, m.marked)
 	}
 }
 
-// muted reports whether a process that is passed over may still take its share of what is asked of the group. Then the
-// others are asked by name.
-func (p *Presence) muted(group string) bool {
-	if p.passed == 0 {
-		return false
-	}
-	return slices.ContainsFunc(p.order, func(m *process) bool {
-		return m.passed && !m.deleted && slices.Contains(m.listens, group)
+// silentIn reports whether a member of the group is passed over that may still get what is sent to the group. The end
+// of its mark does not change that: the server takes a process that stands still for one that listens, for minutes.
+func (p *Presence) silentIn(group string) bool {
+	return p.passed > 0 && slices.ContainsFunc(p.order, func(m *process) bool {
+		return m.passed && !m.off && slices.Contains(m.groups, group)
 	})
+}
+
+// slow reports whether a process is passed over that was heard not long ago.
+func (p *Presence) slow(now time.Duration, name string) bool {
+	m := p.processes[name]
+	return m != nil && m.marked && m.passed && !m.off && now-m.heard < listStands
 }
 
 func (p *Presence) pass(m *process, passed bool) {
@@ -207,12 +211,11 @@ func (p *Presence) Members(group string) []string {
 	return names
 }
 
-// Others reports whether a process other than this one serves the group, or may still take its share of what is asked of
-// it because its subscriptions have outlasted its mark.
+// Others reports whether a process other than this one serves the group, or may still get what is sent to the group
+// although its mark has ended.
 func (p *Presence) Others(group string) bool {
 	return slices.ContainsFunc(p.order, func(m *process) bool {
-		serves := m.marked && slices.Contains(m.groups, group) || !m.deleted && slices.Contains(m.listens, group)
-		return serves && m.name != p.own
+		return m.name != p.own && (m.marked || !m.deleted && !m.off) && slices.Contains(m.groups, group)
 	})
 }
 
@@ -237,24 +240,34 @@ func (p *Presence) tick(now time.Duration, h *Hearing, out []Effect) (_ []Effect
 		p.sweep(now)
 	}
 	for _, m := range p.order {
-		if m.silent == 0 || m.gone || m.deleted {
+		every := pingEvery
+		switch {
+		case m.silent == 0 || m.deleted || m.gone && !m.passed:
 			continue
+		case m.gone: // it is asked only to hear that it does not listen any more
+			every = readEvery
+		default:
+			changed = p.judge(now, m, h) || changed
 		}
-		if m.pings > 0 && !m.passed && h.Since(m.pinged) >= pongWithin {
-			p.pass(m, true)
-			changed = true
-		}
-		if !m.marked && p.isSteady(now) && m.pings >= gonePings && h.Since(m.silent) >= goneAfter {
-			m.gone, changed = true, true
-			continue
-		}
-		if h.up && now-m.pinged >= pingEvery {
+		if h.up && now-m.pinged >= every && (!m.gone || m.passed) {
 			m.pinged = now
 			m.pings++
 			out = append(out, Effect{Kind: Ping, To: m.name, At: now})
 		}
 	}
 	return out, changed
+}
+
+// judge passes a silent process over that does not answer, and finds out whether it is gone. It reports a change.
+func (p *Presence) judge(now time.Duration, m *process, h *Hearing) (changed bool) {
+	if m.pings > 0 && !m.passed && (m.marked || !m.off) && h.Since(m.pinged) >= pongWithin {
+		p.pass(m, true)
+		changed = true
+	}
+	if !m.marked && p.isSteady(now) && m.pings >= gonePings && h.Since(m.silent) >= goneAfter {
+		m.gone, changed = true, true
+	}
+	return changed
 }
 
 // sweep forgets processes that have been gone for long: a name never comes back.

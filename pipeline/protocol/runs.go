@@ -141,9 +141,9 @@ func (s *Runs) admit(now time.Duration, r *run, out []Effect) []Effect {
 }
 
 // roomy names a member of the class that has room for all that is known, in turn. It is empty where none is busy or
-// silent, and the class shares the work itself, and where all are.
+// passed over, and the class shares the work itself, and where all are.
 func (s *Runs) roomy(now time.Duration, l *line) string {
-	if len(l.busy) == 0 && !s.presence.muted(l.class) {
+	if len(l.busy) == 0 && !s.presence.silentIn(l.class) {
 		return ""
 	}
 	l.rest(now)

@@ -70,8 +70,8 @@ func (s *Runs) Has(now time.Duration, w Work, member string, yes bool, out []Eff
 }
 
 // show takes a sign of the member that has the work. Where two have it, the one that was heard first keeps it, unless
-// it is silent or the caller has read from the other; the work is taken back from the one that does not. A copy gives way
-// to whoever had the work before it, once.
+// it is silent or the caller has read from the other; the work is taken back from the one that does not. A copy gives
+// way to whoever had the work before it, once.
 func (s *Runs) show(now time.Duration, r *run, member string, read bool, out []Effect) []Effect {
 	if r.phase == held && r.holder != member && !r.spec.Once {
 		other := member

@@ -69,10 +69,12 @@ func (s *Runs) look(now time.Duration, r *run, out []Effect) []Effect {
 			return s.refuse(now, r, out)
 		}
 	case offered:
-		if s.hearing.Calm(r.sent) >= offerSilent && now < r.spec.Until {
-			out = s.find(now, r, out)
+		if s.hearing.Since(r.sent) >= s.cfg.HopPatience {
+			out = s.suspect(now, r, out)
 		}
-		return s.suspect(now, r, out)
+		if s.hearing.Calm(r.sent) >= offerSilent && now < r.spec.Until {
+			return s.find(now, r, out)
+		}
 	case asking:
 		return s.lookAsking(now, r, out)
 	case held:
@@ -85,14 +87,11 @@ func (s *Runs) look(now time.Duration, r *run, out []Effect) []Effect {
 	return out
 }
 
-// suspect pings the members of the class that may have got an offer without a sign: the class does not tell who did.
-// Until they answer, others get what is offered next.
+// suspect pings the members of the class that have not been heard since the offer: one of them may stand still, and the
+// class would go on to choose it.
 func (s *Runs) suspect(now time.Duration, r *run, out []Effect) []Effect {
-	if s.hearing.Since(r.sent) < s.cfg.HopPatience {
-		return out
-	}
 	for _, m := range s.presence.Members(r.spec.Class) {
-		if (r.to == "" || r.to == m) && now-s.presence.Heard(m) >= s.cfg.HopPatience {
+		if s.presence.Heard(m) < r.sent {
 			out = s.presence.Suspect(now, m, out)
 		}
 	}

@@ -7,52 +7,130 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// frozenOfTwo is an owner that shares work and questions between "well", which answers every ping, and "frozen", which
-// answers none and got the first offer. Its mark ends as it does on a server.
-func frozenOfTwo(t *testing.T) *bench {
-	t.Helper()
+// standsStill brings an owner to where one of the group's members has not answered for so long that its mark has ended.
+func standsStill(group string, silent string, others ...string) *bench {
 	b := newBench()
-	b.pass(4*time.Second, Offer)
-	for _, m := range []string{"frozen", "well"} {
-		b.Marked(b.now, m, []string{"k", "s"}, nil)
+	for _, m := range append(others, silent) {
+		b.Marked(b.now, m, []string{group}, nil)
 	}
-	require.Empty(t, only(b.target("1", "t"), Offer)[0].To, "the class shares the work")
+	b.Presence.Suspect(b.now, silent, nil)
+	for range 20 {
+		for _, m := range others {
+			b.Presence.Sign(b.now, m)
+		}
+		b.Presence.Refreshed(b.now)
+		b.pass(time.Second, Ask)
+	}
+	b.Unmarked(b.now, silent, false)
 	return b
 }
 
-// wellFor lets time pass in which the well member answers pings.
-func (b *bench) wellFor(d time.Duration) {
-	for end := b.now + d; b.now < end; {
+// asks sends so many questions and counts whom they went to; "" is the group.
+func (b *bench) asks(n int) map[string]int {
+	to := map[string]int{}
+	for range n {
+		n, whom := b.Asks.Sent(b.now, Question{Call: "c", Stage: "s"})
+		b.Asks.Answered(b.now, n, "b")
+		to[whom]++
+	}
+	return to
+}
+
+func pinged(out []Effect) (names []string) {
+	for _, e := range out {
+		names = append(names, e.To)
+	}
+	return names
+}
+
+// The server goes on to give questions to a process that stands still, also when its mark has ended: others are asked
+// by name, in turn, until it is heard or the server says that it does not listen any more.
+func TestTheEndOfASilentMembersMarkBringsItNoQuestions(t *testing.T) {
+	t.Parallel()
+	ends := map[string]func(b *bench){
+		"it is heard":             func(b *bench) { b.Presence.Pong(b.now, "a", b.now, b.now) },
+		"it does not listen":      func(b *bench) { b.Presence.PassOver(b.now, "a") },
+		"it has deleted its mark": func(b *bench) { b.Unmarked(b.now, "a", true) },
+	}
+	for name, ends := range ends {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := standsStill("s", "a", "b", "c")
+			require.Equal(t, map[string]int{"b": 5, "c": 5}, b.asks(10))
+			for range 60 { // it is gone, and the server still takes it for a subscriber
+				b.Presence.Sign(b.now, "b")
+				b.Presence.Sign(b.now, "c")
+				b.Presence.Refreshed(b.now)
+				b.pass(time.Second, Ask)
+			}
+			require.True(t, b.Presence.Gone("a"))
+			require.Equal(t, map[string]int{"b": 5, "c": 5}, b.asks(10))
+			require.Len(t, b.pass(10*time.Second, Ping), 2, "it is asked now and then whether it listens")
+			ends(b)
+			require.Equal(t, map[string]int{"": 10}, b.asks(10))
+		})
+	}
+}
+
+// Where all are passed over, those that were heard a moment ago are asked, not one that stands still.
+func TestASlowMemberIsAskedBeforeOneThatStandsStill(t *testing.T) {
+	t.Parallel()
+	b := standsStill("s", "a", "b")
+	b.Marked(b.now, "a", []string{"s"}, nil)
+	b.Presence.Sign(b.now, "b")
+	b.Presence.Suspect(b.now, "b", nil)
+	b.pass(500*ms, Ask)
+	require.False(t, b.Presence.Alive("b"))
+	require.Equal(t, "b", b.Asks.group("s").route(b.now, b.Presence, ""))
+	require.Empty(t, b.Asks.group("s").route(b.now, b.Presence, "b"))
+	b.pass(listStands, Ask)
+	require.Empty(t, b.Asks.group("s").route(b.now, b.Presence, ""), "all are silent")
+}
+
+// A member that leaves an offer without a sign is pinged, and gets no other until it is heard.
+func TestAMemberThatStandsStillGetsNoWork(t *testing.T) {
+	t.Parallel()
+	b := newBench()
+	for _, m := range []string{"a", "b", "c"} {
+		b.Marked(b.now, m, []string{"k"}, nil)
+	}
+	b.pass(4*time.Second, Offer)
+	offered := func(call string) string {
+		work := Target{Work: Work{call, 1}, Class: "k", Until: b.now + time.Minute, Fresh: true}
+		return only(b.Runs.Start(b.now, work, nil), Offer)[0].To
+	}
+	require.Empty(t, offered("c1"), "the class shares the work")
+	require.Subset(t, pinged(b.pass(1500*ms, Ping)), []string{"a", "b", "c"})
+	for _, m := range []string{"b", "c"} {
+		b.Presence.Pong(b.now, m, b.now, b.now)
+	}
+	b.pass(500*ms, Offer)
+	require.ElementsMatch(t, []string{"b", "c"}, []string{offered("c2"), offered("c3")})
+	b.Unmarked(b.now, "a", false)
+	require.ElementsMatch(t, []string{"b", "c"}, []string{offered("c4"), offered("c5")})
+	b.Presence.PassOver(b.now, "a")
+	require.Empty(t, offered("c6"))
+}
+
+// The next offers do not go to who has not even said that it has the last one.
+func TestASilentOfferHasItsMembersPinged(t *testing.T) {
+	t.Parallel()
+	b := newBench()
+	b.pass(4*time.Second, Offer)
+	for _, m := range []string{"still", "well"} {
+		b.Marked(b.now, m, []string{"k"}, nil)
+	}
+	require.Empty(t, only(b.target("1", "t"), Offer)[0].To, "the class shares the work")
+	for end := b.now + 900*ms; b.now < end; {
 		for _, e := range b.pass(tickFast, Ping) {
 			if e.To == "well" {
 				b.Presence.Pong(b.now, "well", e.At, b.now)
 			}
 		}
 	}
-}
-
-func TestASilentOfferHasItsMembersPingedAndWhoIsSilentGetsNoMore(t *testing.T) {
-	t.Parallel()
-	b := frozenOfTwo(t)
-	b.wellFor(900 * ms)
 	for _, call := range []string{"2", "3", "4"} {
 		require.Equal(t, "well", only(b.target(call, "t"), Offer)[0].To)
 	}
-	b.Presence.Sign(b.now, "frozen")
-	require.Empty(t, only(b.target("5", "t"), Offer)[0].To, "who is heard again gets its share")
-}
-
-// A frozen process keeps its subscriptions when its mark has ended, so the server still gives it its share.
-func TestWhoIsSilentIsPassedOverAfterItsMarkHasEnded(t *testing.T) {
-	t.Parallel()
-	b := frozenOfTwo(t)
-	b.wellFor(10 * time.Second)
-	b.Marked(b.now, "frozen", nil, nil) // of two marks the member's ends first
-	b.Unmarked(b.now, "frozen", false)
-	b.wellFor(30 * time.Second)
-	require.Equal(t, "well", only(b.target("2", "t"), Offer)[0].To)
-	_, to := b.Asks.Sent(b.now, Question{Call: "2", Stage: "s"})
-	require.Equal(t, "well", to)
 }
 
 // A process may have subscribed and been lost before it left a mark.
@@ -82,16 +160,4 @@ func TestAMemberIsKnownWhicheverOfItsMarksComesFirst(t *testing.T) {
 	b.Asks.NoResponders(b.now, n, "", nil)
 	b.Marked(b.now, "m", []string{"s"}, nil)
 	require.Len(t, b.pass(tickFast, Ask), 1, "asked at once")
-}
-
-func TestWhoHasNoSubscriptionsLeftIsNoReasonToPassByTheGroup(t *testing.T) {
-	t.Parallel()
-	b := frozenOfTwo(t)
-	b.wellFor(900 * ms)
-	b.Presence.PassOver(b.now, "frozen")
-	require.Empty(t, only(b.target("2", "t"), Offer)[0].To)
-	_, to := b.Asks.Sent(b.now, Question{Call: "2", Stage: "s"})
-	require.Empty(t, to)
-	b.Marked(b.now, "frozen", []string{"k", "s"}, nil)
-	require.Equal(t, "well", only(b.target("3", "t"), Offer)[0].To, "it has a mark again, and was not heard yet")
 }

@@ -281,7 +281,8 @@ func (w *world) spawn(base string, owner bool) {
 
 // ping carries a ping to any process, and its answer back.
 func (w *world) ping(from *proc, e Effect) {
-	w.direct(from, e.To, nil, func(q *proc) {
+	nobody := func() { from.presence().PassOver(from.clock(), e.To) }
+	w.direct(from, e.To, nobody, func(q *proc) {
 		theirs := q.clock()
 		w.direct(q, from.name, nil, func(p *proc) {
 			if p.owner != nil {

@@ -57,7 +57,10 @@ func (s *Works) leaveSlot(now time.Duration, w *work, out []Effect) []Effect {
 		return out
 	}
 	w.slot = false
-	c := s.classes[w.offer.Class]
+	return s.release(now, s.classes[w.offer.Class], out)
+}
+
+func (s *Works) release(now time.Duration, c *slots, out []Effect) []Effect {
 	with := c.with
 	c.used--
 	with.used--
@@ -75,6 +78,26 @@ func (s *Works) leaveSlot(now time.Duration, w *work, out []Effect) []Effect {
 		}
 	}
 	return out
+}
+
+// Enter takes a slot for work that is not offered, because its owner is this process and runs it itself. It reports
+// false where there is none, or others wait for one. [Works.Exit] gives it back.
+func (s *Works) Enter(now time.Duration, class string) bool {
+	c := s.classes[class]
+	if c == nil || c.free() <= 0 || c.queue.length > 0 || s.room(c) <= 0 {
+		return false
+	}
+	if s.room(c) == 1 { // as for an offer
+		c.wasFull, c.refused = true, now
+	}
+	c.used++
+	c.with.used++
+	return true
+}
+
+// Exit gives back the slot that Enter took.
+func (s *Works) Exit(now time.Duration, class string, out []Effect) []Effect {
+	return s.release(now, s.classes[class], out)
 }
 
 // fill begins what waits for a slot, as far as there are some.

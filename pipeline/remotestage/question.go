@@ -65,8 +65,9 @@ type fault struct {
 func (r *stage) question(c *messages.Call, phase messages.Phase) []byte {
 	q := question{Version: Version, Stage: r.Name, Phase: phase, Key: r.key(c, phase), Call: asked{
 		ID: c.ID, Kind: c.Kind, Wire: c.Wire, Tenant: c.Tenant, Session: c.Session, Run: c.Run, User: c.User,
-		Agent: c.Agent, Tool: c.Tool, RequestID: c.RequestID, Parent: c.Parent, Stream: c.Stream, Attempt: c.Attempt(), Hop: c.Slip.Hops,
-		Generation: c.Generation, Tries: c.Slip.Tries, Accepted: some(c.Accepted), Deadline: some(c.Deadline),
+		Agent: c.Agent, Tool: c.Tool, RequestID: c.RequestID, Parent: c.Parent, Stream: c.Stream, Attempt: c.Attempt(),
+		Hop: c.Slip.Hops, Generation: c.Generation, Tries: c.Slip.Tries, Accepted: some(c.Accepted),
+		Deadline: some(c.Deadline),
 	}}
 	for key, raw := range c.Notes {
 		if hiddenNote(key) {

@@ -185,7 +185,8 @@ func times(n int) string {
 	return fmt.Sprintf(", %d times", n)
 }
 
-// clockError is how much later than the call's deadline ctx may end, because its end was told by another process's clock.
+// clockError is how much later than the call's deadline ctx may end, because its end was told by another process's
+// clock.
 const clockError = 100 * time.Millisecond
 
 // over reports whether the call's own time is over, even if ctx ends a moment late. The program was told the deadline

@@ -1,9 +1,12 @@
 package telemetry
 
-import "go.opentelemetry.io/otel/attribute"
+import (
+	"go.opentelemetry.io/otel/attribute"
+	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
+)
 
-// The names of the conventions for generative AI, MCP, messaging and HTTP, as of version 1.41 of the conventions. They
-// stand here because later versions of the library have no package for generative AI any more.
+// Metrics of the conventions for generative AI, MCP, messaging and HTTP. Version 1.41 is the last of which the library
+// has a package for generative AI.
 const (
 	genAIDuration   = "gen_ai.client.operation.duration"
 	genAITokens     = "gen_ai.client.token.usage"
@@ -18,52 +21,52 @@ const (
 
 // Attributes of the conventions.
 const (
-	genAIOperation     = attribute.Key("gen_ai.operation.name")
-	genAIProvider      = attribute.Key("gen_ai.provider.name")
-	genAIRequestModel  = attribute.Key("gen_ai.request.model")
-	genAIRequestStream = attribute.Key("gen_ai.request.stream")
-	genAIMaxTokens     = attribute.Key("gen_ai.request.max_tokens")
-	genAITemperature   = attribute.Key("gen_ai.request.temperature")
-	genAIResponseModel = attribute.Key("gen_ai.response.model")
-	genAIResponseID    = attribute.Key("gen_ai.response.id")
-	genAIFinish        = attribute.Key("gen_ai.response.finish_reasons")
-	genAIFirst         = attribute.Key("gen_ai.response.time_to_first_chunk")
-	genAITokenType     = attribute.Key("gen_ai.token.type")
-	genAIInput         = attribute.Key("gen_ai.usage.input_tokens")
-	genAIOutput        = attribute.Key("gen_ai.usage.output_tokens")
-	genAICacheRead     = attribute.Key("gen_ai.usage.cache_read.input_tokens")
-	genAIReasoning     = attribute.Key("gen_ai.usage.reasoning.output_tokens")
-	genAIConversation  = attribute.Key("gen_ai.conversation.id")
-	genAIAgentName     = attribute.Key("gen_ai.agent.name")
-	genAIToolName      = attribute.Key("gen_ai.tool.name")
-	genAIToolType      = attribute.Key("gen_ai.tool.type")
-	genAIToolArguments = attribute.Key("gen_ai.tool.call.arguments")
-	genAIToolResult    = attribute.Key("gen_ai.tool.call.result")
-	genAIInputText     = attribute.Key("gen_ai.input.messages")
-	genAIOutputText    = attribute.Key("gen_ai.output.messages")
+	genAIOperation     = semconv.GenAIOperationNameKey
+	genAIProvider      = semconv.GenAIProviderNameKey
+	genAIRequestModel  = semconv.GenAIRequestModelKey
+	genAIRequestStream = semconv.GenAIRequestStreamKey
+	genAIMaxTokens     = semconv.GenAIRequestMaxTokensKey
+	genAITemperature   = semconv.GenAIRequestTemperatureKey
+	genAIResponseModel = semconv.GenAIResponseModelKey
+	genAIResponseID    = semconv.GenAIResponseIDKey
+	genAIFinish        = semconv.GenAIResponseFinishReasonsKey
+	genAIFirst         = semconv.GenAIResponseTimeToFirstChunkKey
+	genAITokenType     = semconv.GenAITokenTypeKey
+	genAIInput         = semconv.GenAIUsageInputTokensKey
+	genAIOutput        = semconv.GenAIUsageOutputTokensKey
+	genAICacheRead     = semconv.GenAIUsageCacheReadInputTokensKey
+	genAIReasoning     = semconv.GenAIUsageReasoningOutputTokensKey
+	genAIConversation  = semconv.GenAIConversationIDKey
+	genAIAgentName     = semconv.GenAIAgentNameKey
+	genAIToolName      = semconv.GenAIToolNameKey
+	genAIToolType      = semconv.GenAIToolTypeKey
+	genAIToolArguments = semconv.GenAIToolCallArgumentsKey
+	genAIToolResult    = semconv.GenAIToolCallResultKey
+	genAIInputText     = semconv.GenAIInputMessagesKey
+	genAIOutputText    = semconv.GenAIOutputMessagesKey
 
-	mcpMethod = attribute.Key("mcp.method.name")
+	mcpMethod = semconv.McpMethodNameKey
 
-	messagingSystem      = attribute.Key("messaging.system")
-	messagingOperation   = attribute.Key("messaging.operation.name")
-	messagingType        = attribute.Key("messaging.operation.type")
-	messagingDestination = attribute.Key("messaging.destination.name")
-	messagingTemplate    = attribute.Key("messaging.destination.template")
-	messagingGroup       = attribute.Key("messaging.consumer.group.name")
-	messagingID          = attribute.Key("messaging.message.id")
+	messagingSystem      = semconv.MessagingSystemKey
+	messagingOperation   = semconv.MessagingOperationNameKey
+	messagingType        = semconv.MessagingOperationTypeKey
+	messagingDestination = semconv.MessagingDestinationNameKey
+	messagingTemplate    = semconv.MessagingDestinationTemplateKey
+	messagingGroup       = semconv.MessagingConsumerGroupNameKey
+	messagingID          = semconv.MessagingMessageIDKey
 
-	httpMethod    = attribute.Key("http.request.method")
-	httpRoute     = attribute.Key("http.route")
-	httpStatus    = attribute.Key("http.response.status_code")
-	urlScheme     = attribute.Key("url.scheme")
-	urlPath       = attribute.Key("url.path")
-	clientAddress = attribute.Key("client.address")
-	protocolVer   = attribute.Key("network.protocol.version")
-	userAgent     = attribute.Key("user_agent.original")
+	httpMethod    = semconv.HTTPRequestMethodKey
+	httpRoute     = semconv.HTTPRouteKey
+	httpStatus    = semconv.HTTPResponseStatusCodeKey
+	urlScheme     = semconv.URLSchemeKey
+	urlPath       = semconv.URLPathKey
+	clientAddress = semconv.ClientAddressKey
+	protocolVer   = semconv.NetworkProtocolVersionKey
+	userAgent     = semconv.UserAgentOriginalKey
 
-	serverAddress = attribute.Key("server.address")
-	serverPort    = attribute.Key("server.port")
-	errorType     = attribute.Key("error.type")
+	serverAddress = semconv.ServerAddressKey
+	serverPort    = semconv.ServerPortKey
+	errorType     = semconv.ErrorTypeKey
 )
 
 // Attributes of our own. As labels they have few values: names of the configuration, kinds, codes.

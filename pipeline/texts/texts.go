@@ -62,7 +62,8 @@ func (t Texts) Hint(agent string, score int) string { return fmt.Sprintf(t.hint,
 
 // Hints matches a hint of any language, with the blank line before it.
 var Hints = regexp.MustCompile(
-	`(?:\n\n|\n)?\[DELEGATION_HINT\] (?:建议委派给: [^\n]*, 匹配度: -?[0-9]+|suggested agent: [^\n]*, match score: -?[0-9]+)`)
+	`(?:\n\n|\n)?\[DELEGATION_HINT\] (?:建议委派给: [^\n]*, 匹配度: -?[0-9]+|` +
+		`suggested agent: [^\n]*, match score: -?[0-9]+)`)
 
 // Saved is the line of a large result that says where the whole is.
 func (t Texts) Saved(path string) string { return fmt.Sprintf(t.saved, path) }

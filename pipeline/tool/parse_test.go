@@ -10,7 +10,7 @@ import (
 )
 
 // TestNoGuessesForDestructiveTools: the wide rules do not hold for a tool that says that it destroys, unless it is
-// named with them (tools.md 3.4, 11); the documents' table does.
+// named with them; the table of every tool does.
 func TestNoGuessesForDestructiveTools(t *testing.T) {
 	t.Parallel()
 	var p args.Parser

@@ -116,7 +116,7 @@ func TestEffective(t *testing.T) {
 			false},
 		{"contracts 11 discovered", rules, tool.Definition{Name: "get_x", Source: tool.Discovered,
 			Annotations: &tool.Annotations{ReadOnly: &yes}}, false, false},
-		{"tools.md 1.3 readOnly first", hints, tool.Definition{Name: "get_x", Source: tool.Discovered,
+		{"readOnly first", hints, tool.Definition{Name: "get_x", Source: tool.Discovered,
 			Annotations: &tool.Annotations{ReadOnly: &yes, Idempotent: &no}}, true, false},
 		{"cache declared", rules, tool.Definition{Name: "update_x",
 			Policy: tool.Policy{Effect: "read", Cache: &tool.Cache{TTL: tool.Duration(time.Minute)}}}, true, true},

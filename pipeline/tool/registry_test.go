@@ -76,7 +76,7 @@ func TestRegisterRefuses(t *testing.T) {
 	d := def("x", "", tool.API)
 	d.Executor.Command = []string{"sh"}
 	_, err = r.Register(ctx, d)
-	require.Equal(t, messages.InvalidRequest, code(t, err), "security.md: no program from an API")
+	require.Equal(t, messages.InvalidRequest, code(t, err), "an API registers no program")
 	d = def("x", "", tool.API)
 	d.InputSchema = tool.JSON(`{"properties":{"a":{"minimum":"x"}}}`)
 	_, err = r.Register(ctx, d)

@@ -104,8 +104,8 @@ var classes = []messages.ErrorClass{
 	messages.ClassTimeout, messages.ClassArguments, messages.ClassNotFound, messages.ClassNetwork, messages.ClassInternal,
 }
 
-// NextDelay is base * multiplier^n, at most MaxDelay. Before the second attempt n is 0 for the policy of the retry stage
-// and 1 for a tool's own. The exponent is bounded before the power is taken.
+// NextDelay is base * multiplier^n, at most MaxDelay. Before the second attempt n is 0 for the policy of the retry
+// stage and 1 for a tool's own. The exponent is bounded before the power is taken.
 func (p RetryPolicy) NextDelay(n int) time.Duration {
 	top := p.MaxDelay.D()
 	if top <= 0 {

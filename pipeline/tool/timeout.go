@@ -61,7 +61,8 @@ func UnknownOutcome(tool, why, check string) *messages.Fault {
 		look = "check with the tool '" + check + "'"
 	}
 	return messages.NewFault(messages.OutcomeUnknown,
-		"%s. The outcome is unknown: '%s' may have been carried out. "+DoNotRepeat+"; %s.", strings.TrimSuffix(why, "."), tool, look).
+		"%s. The outcome is unknown: '%s' may have been carried out. "+DoNotRepeat+"; %s.",
+		strings.TrimSuffix(why, "."), tool, look).
 		From(messages.TargetOrigin)
 }
 

@@ -1,62 +1,17 @@
 package toolbox_test
 
 import (
-	"bufio"
-	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
-
-// closing is an HTTP server that answers the first request of each connection and says only that much to the second
-// before it closes, as one does that closes idle connections. It counts requests.
-func closing(t *testing.T, second string) (url string, requests *atomic.Int64) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = l.Close() })
-	requests = &atomic.Int64{}
-	serve := func(c net.Conn) {
-		defer func() { _ = c.Close() }()
-		for r, n := bufio.NewReader(c), 0; ; n++ {
-			req, err := http.ReadRequest(r)
-			if err != nil {
-				return
-			}
-			body, _ := io.ReadAll(req.Body)
-			requests.Add(1)
-			if n > 0 {
-				_, _ = io.WriteString(c, second)
-				return
-			}
-			_, _ = fmt.Fprintf(
-				c,
-				"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
-				len(body),
-				body,
-			)
-		}
-	}
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go serve(c)
-		}
-	}()
-	return "http://" + l.Addr().String(), requests
-}
 
 // A kept connection that closes just as a request leaves is not a failure of the tool: who may be asked twice is asked
 // once more, who may not is never asked on a kept connection. Go's transport, which would send again whatever carries
@@ -80,7 +35,7 @@ func TestAKeptConnectionThatClosesUnderATool(t *testing.T) {
 		for _, own := range []string{"", "Idempotency-Key", "x-idempotency-key"} {
 			t.Run(strings.TrimSpace(name+" "+own), func(t *testing.T) {
 				t.Parallel()
-				url, requests := closing(t, tt.second)
+				url, requests := apitest.Conns(t, apitest.KeptOpen(func(b []byte) []byte { return b }, tt.second))
 				e := toolbox.NewHTTPExecutor()
 				t.Cleanup(e.Close)
 				d := httpTool(url, tool.Policy{})
@@ -107,7 +62,7 @@ func TestAKeptConnectionThatClosesUnderATool(t *testing.T) {
 func TestARequestOnANewConnectionIsSentOnce(t *testing.T) {
 	t.Parallel()
 	for _, once := range []bool{true, false} {
-		url, requests := wire(t, func(_ int64, c net.Conn) { _ = c.Close() })
+		url, requests := apitest.Conns(t, func(_ int, _ []byte, c net.Conn) { _ = c.Close() })
 		e := toolbox.NewHTTPExecutor()
 		defer e.Close()
 		_, err := e.Execute(

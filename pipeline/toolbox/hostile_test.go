@@ -1,10 +1,8 @@
 package toolbox_test
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -18,40 +16,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
-
-// wire is an HTTP server that answers each request with whatever bytes the test says, or breaks the connection.
-func wire(t *testing.T, answer func(n int64, c net.Conn)) (url string, requests *atomic.Int64) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = l.Close() })
-	requests = &atomic.Int64{}
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer func() { _ = c.Close() }()
-				r := bufio.NewReader(c)
-				for {
-					req, err := http.ReadRequest(r)
-					if err != nil {
-						return
-					}
-					_, _ = io.Copy(io.Discard, req.Body)
-					n := requests.Add(1)
-					answer(n, c)
-				}
-			}()
-		}
-	}()
-	return "http://" + l.Addr().String(), requests
-}
 
 func httpTool(url string, p tool.Policy) *tool.Definition {
 	d := goTool("x", p)
@@ -87,11 +55,11 @@ func TestGoexit(t *testing.T) {
 // What an HTTP tool may answer, and what each proves.
 func TestHostileHTTP(t *testing.T) {
 	t.Parallel()
-	plain := func(s string) func(int64, net.Conn) {
-		return func(_ int64, c net.Conn) { fmt.Fprint(c, s); _ = c.Close() }
+	plain := func(s string) func(int, []byte, net.Conn) {
+		return func(_ int, _ []byte, c net.Conn) { fmt.Fprint(c, s); _ = c.Close() }
 	}
 	cases := map[string]struct {
-		answer func(int64, net.Conn)
+		answer func(int, []byte, net.Conn)
 		code   messages.Code
 		text   string
 	}{
@@ -106,23 +74,23 @@ func TestHostileHTTP(t *testing.T) {
 			code: messages.ToolNetwork},
 		"503, come again": {answer: plain("HTTP/1.1 503 X\r\nRetry-After: 2\r\nContent-Length: 0\r\n\r\n"),
 			code: messages.ToolNetwork},
-		"503 of a proxy": {answer: plain("HTTP/1.1 503 X\r\nContent-Length: 57\r\n\r\nupstream connect error or disconnect/reset before headers"), code: messages.ToolNetwork},
+		"503 of a proxy": {answer: plain("HTTP/1.1 503 X\r\nContent-Length: 57\r\n\r\n" +
+			"upstream connect error or disconnect/reset before headers"), code: messages.ToolNetwork},
 		"429": {answer: plain("HTTP/1.1 429 X\r\nContent-Length: 0\r\n\r\n"),
 			code: messages.ToolNetwork},
 		"502": {answer: plain("HTTP/1.1 502 X\r\nContent-Length: 0\r\n\r\n"),
 			code: messages.ToolNetwork},
-		"500 in HTML": {answer: plain("HTTP/1.1 500 X\r\nContent-Type: text/html\r\nContent-Length: 17\r\n\r\n<html>oops</html>"), code: messages.ToolError, text: "oops"},
+		"500 in HTML": {answer: plain("HTTP/1.1 500 X\r\nContent-Type: text/html\r\nContent-Length: 17\r\n\r\n" +
+			"<html>oops</html>"), code: messages.ToolError, text: "oops"},
 		"303 to somewhere": {answer: plain("HTTP/1.1 303 X\r\nLocation: /other\r\nContent-Length: 0\r\n\r\n"),
 			code: messages.ToolError, text: "redirect"},
-		"a redirect to itself": {answer: func(_ int64,
-			c net.Conn) {
-			fmt.Fprint(c, "HTTP/1.1 307 X\r\nLocation: /\r\nContent-Length: 0\r\n\r\n")
-		}, code: messages.ToolError, text: "redirect"},
+		"a redirect to itself": {answer: plain("HTTP/1.1 307 X\r\nLocation: /\r\nContent-Length: 0\r\n\r\n"),
+			code: messages.ToolError, text: "redirect"},
 		"a redirect to nowhere": {answer: plain("HTTP/1.1 307 X\r\nContent-Length: 0\r\n\r\n"), code: messages.ToolError,
 			text: "redirect"},
 		"a redirect to bad escapes": {answer: plain("HTTP/1.1 307 X\r\nLocation: http://%zz/\r\nContent-Length: 0\r\n\r\n"),
 			code: messages.ToolNetwork},
-		"endless": {answer: func(_ int64, c net.Conn) {
+		"endless": {answer: func(_ int, _ []byte, c net.Conn) {
 			fmt.Fprint(c, "HTTP/1.1 200 OK\r\n\r\n")
 			for b := []byte(strings.Repeat("x", 1<<20)); ; {
 				if _, err := c.Write(b); err != nil {
@@ -134,7 +102,7 @@ func TestHostileHTTP(t *testing.T) {
 	for name, x := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url, _ := wire(t, x.answer)
+			url, _ := apitest.Conns(t, x.answer)
 			e := toolbox.NewHTTPExecutor()
 			defer e.Close()
 			_, err := execute(t, e, httpTool(url, tool.Policy{}))
@@ -153,7 +121,7 @@ func TestHTTPNothingWasSent(t *testing.T) {
 	t.Parallel()
 	secure := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it was asked") }))
 	defer secure.Close()
-	plain, _ := wire(t, func(int64, net.Conn) {})
+	plain, _ := apitest.Conns(t, func(int, []byte, net.Conn) {})
 	for name, url := range map[string]string{
 		"unknown authority": secure.URL,
 		"no TLS over there": "https" + strings.TrimPrefix(plain, "http"),
@@ -176,14 +144,14 @@ func TestHTTPNothingWasSent(t *testing.T) {
 func TestHTTPSlowLoris(t *testing.T) {
 	t.Parallel()
 	gone := make(chan struct{})
-	url, _ := wire(t, func(_ int64, c net.Conn) {
+	url, _ := apitest.Conns(t, func(_ int, _ []byte, c net.Conn) {
 		fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
 		for {
 			if _, err := c.Write([]byte("x")); err != nil {
 				close(gone)
 				return
 			}
-			time.Sleep(time.Millisecond) // simulated: a server that trickles
+			<-time.After(time.Millisecond) // simulated: a server that trickles
 		}
 	})
 	e := toolbox.NewHTTPExecutor()

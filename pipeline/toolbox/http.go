@@ -66,7 +66,8 @@ func client(d *net.Dialer, proxy func(*http.Request) (*url.URL, error)) *http.Cl
 		}),
 		CheckRedirect: func(to *http.Request, via []*http.Request) error {
 			from := via[0].URL
-			if !mayRepeat(to.Context()) || len(via) > 3 || to.URL.Scheme != from.Scheme || to.URL.Host != from.Host || to.Method != via[0].Method {
+			if !mayRepeat(to.Context()) || len(via) > 3 || to.Method != via[0].Method ||
+				to.URL.Scheme != from.Scheme || to.URL.Host != from.Host {
 				return http.ErrUseLastResponse
 			}
 			return nil
@@ -149,7 +150,8 @@ func (e *HTTPExecutor) send(ctx context.Context, inv Invocation, own http.Header
 		ctx = Once(ctx)
 	}
 	var connected atomic.Bool // until then nothing was sent, whatever goes wrong
-	req = req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }}))
+	seen := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }}
+	req = req.WithContext(httptrace.WithClientTrace(ctx, seen))
 	c := e.client
 	if inv.Tool.Source != tool.Operator {
 		c = e.guarded

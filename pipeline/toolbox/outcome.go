@@ -15,9 +15,10 @@ func (t *Target) Once(ctx context.Context, c *messages.Call) bool {
 	return err != nil || !t.Rules.Effective(d).Unguarded
 }
 
-// OutcomeOf is asked wherever a call ends in a fault. If its tool may not run twice and has started, a fault that invites
-// to another try - a stage was absent, a store did not answer - becomes outcome_unknown. A cancelled call stays one, with
-// words to that effect, and outcome_unknown gets the words that say what to do. Any other fault comes back as it is.
+// OutcomeOf is asked wherever a call ends in a fault. If its tool may not run twice and has started, a fault that
+// invites to another try - a stage was absent, a store did not answer - becomes outcome_unknown. A cancelled call stays
+// one, with words to that effect, and outcome_unknown gets the words that say what to do. Any other fault comes back as
+// it is.
 func (t *Target) OutcomeOf(ctx context.Context, c *messages.Call, f *messages.Fault) *messages.Fault {
 	unknown := f.Code == messages.OutcomeUnknown && !strings.Contains(f.Message, tool.DoNotRepeat)
 	if !unknown && !c.Flag(messages.NoteToolStarted) {

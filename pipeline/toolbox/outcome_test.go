@@ -16,7 +16,8 @@ import (
 func TestDoubt(t *testing.T) {
 	t.Parallel()
 	no := false
-	pay, look := goTool("pay", tool.Policy{Idempotent: &no, Check: "get_payment"}), goTool("look", tool.Policy{Effect: tool.EffectRead})
+	pay, look := goTool("pay", tool.Policy{Idempotent: &no, Check: "get_payment"}),
+		goTool("look", tool.Policy{Effect: tool.EffectRead})
 	outcomes := map[string]func() (toolbox.Result, error){
 		`"ok"`:    func() (toolbox.Result, error) { return toolbox.Result{Content: []byte(`1`)}, nil },
 		`"fails"`: func() (toolbox.Result, error) { return toolbox.Result{}, errors.New("no") },
@@ -42,7 +43,8 @@ func TestDoubt(t *testing.T) {
 	}{
 		{"pay", "", late, messages.DeadlineExceeded}, {"pay", "", absent, messages.StageAbsent},
 		{"pay", `"ok"`, late, messages.OutcomeUnknown}, {"pay", `"ok"`, absent, messages.OutcomeUnknown},
-		{"pay", `"ok"`, store, messages.OutcomeUnknown}, {"pay", `"ok"`, blocked, messages.Blocked}, {"pay", `"ok"`, gone, messages.Cancelled},
+		{"pay", `"ok"`, store, messages.OutcomeUnknown}, {"pay", `"ok"`, blocked, messages.Blocked},
+		{"pay", `"ok"`, gone, messages.Cancelled},
 		{"pay", `"breaks"`, late, messages.OutcomeUnknown}, {"pay", `"fails"`, absent, messages.OutcomeUnknown},
 		{"pay", `"unsent"`, late, messages.DeadlineExceeded},
 		{"look", `"ok"`, late, messages.DeadlineExceeded}, {"look", `"ok"`, absent, messages.StageAbsent},

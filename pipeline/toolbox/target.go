@@ -43,8 +43,8 @@ type Target struct {
 
 var _ pipeline.Target = (*Target)(nil)
 
-// Do runs the call's tool. Chunks of a streamed call go to emit, as contracts 8 says; a failure after the first one is
-// stream_cut, but for an unknown outcome and the end of the call's own time.
+// Do runs the call's tool. Chunks of a streamed call go to emit; a failure after the first one is stream_cut, but for
+// an unknown outcome and the end of the call's own time.
 func (t *Target) Do(ctx context.Context, c *messages.Call, emit pipeline.Emit) error {
 	d, err := t.Tools.Get(ctx, t.name(c))
 	if err != nil {
@@ -232,7 +232,8 @@ func (a *attempt) guarded(ctx context.Context) error {
 		<-a.t.Pool.slots
 		<-a.t.Pool.admitted
 		return tool.UnknownOutcome(a.d.Name,
-			fmt.Sprintf("'%s' has run for this call already and may not run twice, so it did not run again", a.d.Name), a.e.Check)
+			fmt.Sprintf("'%s' has run for this call already and may not run twice, so it did not run again", a.d.Name),
+			a.e.Check)
 	}
 	a.c.Note(messages.NoteToolStarted, true)
 	r, err := a.run(ctx)

@@ -32,7 +32,8 @@ func (m tools) Get(_ context.Context, name string) (*tool.Definition, error) {
 }
 
 func goTool(name string, p tool.Policy) *tool.Definition {
-	return &tool.Definition{Name: name, Version: "1", Policy: p, Executor: tool.Executor{Kind: "go"}, Source: tool.Operator}
+	return &tool.Definition{Name: name, Version: "1", Policy: p, Executor: tool.Executor{Kind: "go"},
+		Source: tool.Operator}
 }
 
 func target(f toolbox.ExecutorFunc, defs ...*tool.Definition) (*toolbox.Target, *toolbox.Pool) {
@@ -90,7 +91,8 @@ func TestTimeout(t *testing.T) {
 
 		c := call("x", `{}`)
 		c.Note(messages.NoteToolTimeout, 7)
-		require.Equal(t, "Tool 'x' timed out after 7ms", faultOf(t, target.Do(t.Context(), c, noEmit)).Message, "what the timeout stage noted wins")
+		require.Equal(t, "Tool 'x' timed out after 7ms", faultOf(t, target.Do(t.Context(), c, noEmit)).Message,
+			"what the timeout stage noted wins")
 	})
 }
 
@@ -206,7 +208,8 @@ func TestCancelAndErrors(t *testing.T) {
 		{"x", `"panic"`, messages.ToolError}, {"x", `{}`, messages.ToolError}, {"held", `{}`, messages.Blocked},
 		{"bad", `{}`, messages.TargetAbsent}, {"none", `{}`, messages.ToolNotFound},
 	} {
-		require.Equal(t, c.code, faultOf(t, target.Do(t.Context(), call(c.tool, c.args), noEmit)).Code, "%s %s", c.tool, c.args)
+		require.Equal(t, c.code, faultOf(t, target.Do(t.Context(), call(c.tool, c.args), noEmit)).Code, "%s %s",
+			c.tool, c.args)
 	}
 	c := call("x", `"wait"`)
 	err := target.Do(ctx, c, noEmit)
@@ -221,7 +224,8 @@ func TestHTTP(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/ok":
-			fmt.Fprintf(w, `{"key":%q,"type":%q,"trace":%q}`, r.Header.Get("Idempotency-Key"), r.Header.Get("Content-Type"), r.Header.Get("Traceparent"))
+			fmt.Fprintf(w, `{"key":%q,"type":%q,"trace":%q}`, r.Header.Get("Idempotency-Key"), r.Header.Get("Content-Type"),
+				r.Header.Get("Traceparent"))
 		case "/redirect":
 			http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
 		case "/big":
@@ -241,7 +245,8 @@ func TestHTTP(t *testing.T) {
 	do := func(url string) (toolbox.Result, error) {
 		d := goTool("x", tool.Policy{})
 		d.Executor = tool.Executor{Kind: "http", URL: url, MaxResponse: 1000}
-		return e.Execute(t.Context(), toolbox.Invocation{Tool: d, Arguments: []byte(`{}`), IdempotencyKey: "k1", Trace: messages.Trace{Parent: "00-1"}})
+		return e.Execute(t.Context(), toolbox.Invocation{Tool: d, Arguments: []byte(`{}`), IdempotencyKey: "k1",
+			Trace: messages.Trace{Parent: "00-1"}})
 	}
 	r, err := do(srv.URL + "/ok")
 	require.NoError(t, err)
@@ -276,7 +281,8 @@ func TestDemoTools(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, funcs, d.Name)
 	}
-	target := &toolbox.Target{Tools: reg, Rules: tool.DefaultRules(), Executors: toolbox.Executors{"go": funcs}, Pool: toolbox.NewPool(toolbox.DefaultPool())}
+	target := &toolbox.Target{Tools: reg, Rules: tool.DefaultRules(), Executors: toolbox.Executors{"go": funcs},
+		Pool: toolbox.NewPool(toolbox.DefaultPool())}
 	for _, c := range []struct{ tool, args, want string }{
 		{"add", `{"a":9007199254740993,"b":0.1}`, `{"sum":9007199254740993.1}`},
 		{"echo", `{"message":"x","n":1.50}`, `{"message":"x","n":1.50}`},

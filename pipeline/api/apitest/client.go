@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -24,19 +23,6 @@ const (
 
 // Client sends requests to a server under test.
 type Client struct{ *httptest.Server }
-
-// LockedWriter lets several goroutines write, for example a log that a test reads later.
-type LockedWriter struct {
-	mu sync.Mutex
-	W  io.Writer
-}
-
-// Write implements io.Writer.
-func (l *LockedWriter) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.W.Write(b)
-}
 
 // Reply is a whole answer.
 type Reply struct {

@@ -9,8 +9,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// addControl mounts the control surfaces for the listener at addr.
-func (s *Server) addControl(t *router, addr string) {
+// addControl mounts the control surfaces for the listener at addr, which is the main one or the admin listener.
+func (s *Server) addControl(t *router, addr string, main bool) {
 	if s.Control != nil {
 		t.add("/api/debug/interceptor-stats", methods{http.MethodGet: s.operator(addr, s.stats)})
 		t.add("/api/debug/interceptor/diagnostics", methods{http.MethodGet: s.operator(addr, s.diagnostics)})
@@ -21,6 +21,7 @@ func (s *Server) addControl(t *router, addr string) {
 	s.addCalls(t, addr)
 	for _, e := range s.Extra {
 		switch {
+		case e.Admin && main:
 		case e.Control && e.Static:
 			t.mount(e.Pattern, local(addr, e.Handler))
 		case e.Control:

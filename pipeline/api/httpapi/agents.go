@@ -61,9 +61,9 @@ func (s *Server) writeRun(w http.ResponseWriter, status int, r api.Run) {
 	writeValue(w, status, runRow{"shallot.run", r, path})
 }
 
-// startRun is POST /v1/agents/{agent}/runs. It answers with the run when it has ended or waits for a person, at once with
-// "background": true, and with its events with "stream": true. A run goes on without the connection, but one that is
-// waited for ends when its caller leaves.
+// startRun is POST /v1/agents/{agent}/runs. It answers with the run when it has ended or waits for a person, at once
+// with "background": true, and with its events with "stream": true. A run goes on without the connection, but one that
+// is waited for ends when its caller leaves.
 func (s *Server) startRun(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	agent := r.PathValue("agent")
 	body, fault := s.bodies().Read(w, r)
@@ -80,7 +80,8 @@ func (s *Server) startRun(w http.ResponseWriter, r *http.Request, id api.Identit
 	case !id.MayAgent(agent):
 		fault = api.Forbidden("the key may not use agent %q", agent).At("agent")
 	case !s.knowsAgent(agent):
-		fault = messages.NewFault(messages.NotFound, "no agent %q; GET /v1/agents lists all agents", agent).At("agent").From("entry")
+		fault = messages.NewFault(messages.NotFound,
+			"no agent %q; GET /v1/agents lists all agents", agent).At("agent").From("entry")
 	}
 	if fault != nil {
 		writeFault(w, fault)
@@ -99,7 +100,8 @@ func (s *Server) startRun(w http.ResponseWriter, r *http.Request, id api.Identit
 	case run.Chat.Stream:
 		s.follow(w, r, req.Tenant, agent, pending.ID(), "")
 	case run.Background:
-		s.writeRun(w, http.StatusAccepted, api.Run{ID: pending.ID(), Agent: agent, Status: api.RunRunning, Created: time.Now().UTC(), Updated: time.Now().UTC()})
+		s.writeRun(w, http.StatusAccepted, api.Run{ID: pending.ID(), Agent: agent, Status: api.RunRunning,
+			Created: time.Now().UTC(), Updated: time.Now().UTC()})
 	default:
 		s.awaitRun(w, r, req.Tenant, agent, pending)
 	}
@@ -159,7 +161,8 @@ func (s *Server) showRun(w http.ResponseWriter, r *http.Request, tenant, agent, 
 }
 
 // findRun finds the run that a path names, if it is one of the agent and the key may use that.
-func (s *Server) findRun(w http.ResponseWriter, r *http.Request, id api.Identity) (got api.Run, tenant string, ok bool) {
+func (s *Server) findRun(w http.ResponseWriter, r *http.Request, id api.Identity) (
+	got api.Run, tenant string, ok bool) {
 	agent, run := r.PathValue("agent"), r.PathValue("run")
 	none := messages.NewFault(messages.NotFound, "no run %s of agent %s", run, agent).From("entry")
 	tenant, fault := api.OneValue(r.Header.Values, "Shallot-Tenant")

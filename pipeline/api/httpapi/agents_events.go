@@ -31,8 +31,8 @@ func (s *Server) runEvents(w http.ResponseWriter, r *http.Request, id api.Identi
 	s.follow(w, r, tenant, got.Agent, got.ID, after)
 }
 
-// endGrace is how long the last event of a run is waited for when its call has ended. A run that was ended from outside,
-// by its deadline, a cancel or a stage, has none of its own.
+// endGrace is how long the last event of a run is waited for when its call has ended. A run that was ended from
+// outside, by its deadline, a cancel or a stage, has none of its own.
 const endGrace = time.Second
 
 // follow writes the events of a run until it has ended or the caller leaves. The run goes on without them.

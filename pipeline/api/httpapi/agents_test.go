@@ -115,7 +115,8 @@ func TestARunIsWaitedForOrLeftInTheBackground(t *testing.T) {
 	require.Equal(t, "helper", r.Agent)
 	require.Equal(t, "s", r.Session)
 	require.True(t, r.Keep)
-	require.JSONEq(t, `{"model":"agent/helper","temperature":0,"messages":[{"role":"user","content":"do it"}]}`, string(r.Body))
+	require.JSONEq(t, `{"model":"agent/helper","temperature":0,"messages":[{"role":"user","content":"do it"}]}`,
+		string(r.Body))
 
 	got = g.Do(t, "POST", "/v1/agents/helper/runs", `{"messages":[{"role":"user","content":"do it"}],"background":true}`)
 	require.Equal(t, 202, got.StatusCode)
@@ -183,7 +184,8 @@ func TestTheEventsOfARunAreStreamed(t *testing.T) {
 	close(f.events)
 	got := g.Do(t, "POST", "/v1/agents/helper/runs", `{"input":"x","stream":true}`)
 	require.Equal(t, "text/event-stream", got.Header.Get("Content-Type"))
-	require.Contains(t, got.Body, "id: 0.1\nevent: run.started\ndata: {}\n\nid: 1.4\nevent: text.delta\ndata: {\"text\":\"four\"}\n\n")
+	require.Contains(t, got.Body,
+		"id: 0.1\nevent: run.started\ndata: {}\n\nid: 1.4\nevent: text.delta\ndata: {\"text\":\"four\"}\n\n")
 	require.True(t, entry.Last(t).Stream)
 	run := got.Header.Get("Shallot-Run")
 
@@ -203,7 +205,8 @@ func TestARunThatIsEndedFromOutsideEndsItsStreamToo(t *testing.T) {
 	c := messages.NewCall(messages.Agent, "default", []byte(`{}`))
 	c.Fail(messages.NewFault(messages.DeadlineExceeded, "over"))
 	g.entry.Remember(c)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, g.URL+"/v1/agents/helper/runs/"+c.ID+"/events", nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+		g.URL+"/v1/agents/helper/runs/"+c.ID+"/events", nil)
 	require.NoError(t, err)
 	res, err := http.DefaultClient.Do(req)
 	require.NoError(t, err)

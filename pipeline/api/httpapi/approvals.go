@@ -175,5 +175,6 @@ func stillWaits(w http.ResponseWriter, call string, err error) {
 		Status   string `json:"status"`
 		Location string `json:"location"`
 		Message  string `json:"message"`
-	}{call, "shallot.call", "approval_pending", api.ResultPath(call), strings.TrimSuffix(err.Error(), ": "+pipeline.ErrHeld.Error())})
+	}{call, "shallot.call", "approval_pending", api.ResultPath(call),
+		strings.TrimSuffix(err.Error(), ": "+pipeline.ErrHeld.Error())})
 }

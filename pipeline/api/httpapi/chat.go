@@ -240,7 +240,9 @@ func (s *Server) result(w http.ResponseWriter, r *http.Request, id api.Identity)
 		s.failed(w, r, err)
 	case c == nil:
 		accepted(w, call, "running")
-	case c.Kind == messages.Tool && !id.MayTool(c.Tool), c.Kind == messages.Agent && !id.MayAgent(c.Agent), c.Kind == messages.Model && !mayRead(id, c): // another key's call
+	// another key's call
+	case c.Kind == messages.Tool && !id.MayTool(c.Tool), c.Kind == messages.Agent && !id.MayAgent(c.Agent),
+		c.Kind == messages.Model && !mayRead(id, c):
 		writeFault(w, api.Refused(messages.NotFound, "no call %s", call))
 	default:
 		s.finish(w, r, c)

@@ -21,10 +21,14 @@ import (
 
 func TestBodiesPassVerbatim(t *testing.T) {
 	t.Parallel()
-	rich := `{"model":"m1","messages":[{"role":"developer","content":null},{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:x"}},` +
-		`{"type":"file","file":{"file_id":"f"}}],"cache_control":{"type":"ephemeral"}}],"temperature":0,"seed":9007199254740993,"stop":"END",` +
-		`"top_k":5,"zz":1,"aa":{"b":false,"a":null},"arguments":"","x":1.0e3,"big":123456789012345678901234567890,"u":"\u00e9","tools":[]}`
-	answer := `{"id":"c","zz":9007199254740993,"choices":[{"index":0,"message":{"role":"assistant","content":"ok","vendor":{"x":1.10}},"finish_reason":"stop","logprobs":null}],"aa":0}`
+	rich := `{"model":"m1","messages":[{"role":"developer","content":null},{"role":"user",` +
+		`"content":[{"type":"image_url","image_url":{"url":"data:x"}},` +
+		`{"type":"file","file":{"file_id":"f"}}],"cache_control":{"type":"ephemeral"}}],"temperature":0,` +
+		`"seed":9007199254740993,"stop":"END",` +
+		`"top_k":5,"zz":1,"aa":{"b":false,"a":null},"arguments":"","x":1.0e3,"big":123456789012345678901234567890,` +
+		`"u":"\u00e9","tools":[]}`
+	answer := `{"id":"c","zz":9007199254740993,"choices":[{"index":0,"message":{"role":"assistant","content":"ok",` +
+		`"vendor":{"x":1.10}},"finish_reason":"stop","logprobs":null}],"aa":0}`
 	d := &apitest.Entry{Target: apitest.Replies(answer)}
 	g := start(t, d, nil)
 	for _, path := range []string{"/v1/chat/completions", "/chat/completions"} {

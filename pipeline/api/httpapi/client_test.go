@@ -26,7 +26,8 @@ func TestGoOpenAIClient(t *testing.T) {
 	keyed := func(_ *Config, p *Deps) { p.Keys = twoTenants(t) }
 
 	g := start(t,
-		&apitest.Entry{Target: apitest.Replies(`{"id":"c","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"yes"},"finish_reason":"stop"}]}`)}, keyed)
+		&apitest.Entry{Target: apitest.Replies(`{"id":"c","object":"chat.completion","choices":[{"index":0,` +
+			`"message":{"role":"assistant","content":"yes"},"finish_reason":"stop"}]}`)}, keyed)
 	got, err := client(g, "key-a").CreateChatCompletion(t.Context(), ask)
 	require.NoError(t, err)
 	require.Equal(t, "yes", got.Choices[0].Message.Content)
@@ -65,8 +66,7 @@ func TestGoOpenAIClient(t *testing.T) {
 	require.ErrorAs(t, err, &api, "a cut stream is an error to the client, never a short success")
 	require.Equal(t, "stream_cut", api.Code)
 
-	_,
-		err = read(start(t,
+	_, err = read(start(t,
 		&apitest.Entry{Target: apitest.Faults(messages.NewFault(messages.ProviderLimited,
 			"slow").From(messages.TargetOrigin))}, keyed))
 	require.ErrorAs(t, err, &api)

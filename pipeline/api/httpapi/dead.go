@@ -74,8 +74,8 @@ func deadFilter(r *http.Request) (f pipeline.DeadFilter, fault *messages.Fault) 
 	}
 	for name, values := range q {
 		if err := readFilter(&f, name, values[0]); err != nil || len(values) > 1 {
-			return f, api.Invalid(name, "%s=%s: write kind, call, reason, since and until (RFC 3339), after, limit or all=true, "+
-				"each once", name, values[0])
+			return f, api.Invalid(name, "%s=%s: write kind, call, reason, since and until (RFC 3339), after, limit "+
+				"or all=true, each once", name, values[0])
 		}
 	}
 	return f, nil

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"net/http/httptest"
@@ -16,7 +15,7 @@ type testGateway struct {
 	apitest.Client
 	s     *Server
 	entry *apitest.Entry
-	log   *bytes.Buffer
+	log   *apitest.Output
 }
 
 // start serves the main port on loopback. edit may change settings and parts.
@@ -25,7 +24,7 @@ func start(t *testing.T, entry *apitest.Entry, edit func(*Config, *Deps)) *testG
 	if entry.Target == nil {
 		entry.Target = apitest.Replies(`{"ok":true}`)
 	}
-	log := &bytes.Buffer{}
+	log := &apitest.Output{}
 	c := Config{Addr: "127.0.0.1:8080", Admin: "127.0.0.1:8081"}
 	p := Deps{
 		Entry: entry, NewFollower: func([]byte) Follower { return &apitest.PlainFollower{} },
@@ -33,7 +32,7 @@ func start(t *testing.T, entry *apitest.Entry, edit func(*Config, *Deps)) *testG
 			return []ModelInfo{{"m1", 1700000000, "demo"}, {"org/m2", 1700000001, "demo"},
 				{"agent/helper", 1700000002, "shallot"}}
 		},
-		Log: slog.New(slog.NewJSONHandler(&apitest.LockedWriter{W: log}, nil)),
+		Log: slog.New(slog.NewJSONHandler(log, nil)),
 	}
 	if edit != nil {
 		edit(&c, &p)

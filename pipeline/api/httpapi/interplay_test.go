@@ -20,8 +20,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
-// A caller that asks for a stream of a call that waits gets an ordinary 202; where a stage holds a result of which they have read a
-// part, the stream ends with an error that says where the result will be.
+// A caller that asks for a stream of a call that waits gets an ordinary 202; where a stage holds a result of which they
+// have read a part, the stream ends with an error that says where the result will be.
 func TestStreamOfACallThatWaits(t *testing.T) {
 	t.Parallel()
 	h := apitest.WaitingHost(t, apitest.WaitingTools+`    - {name: checked, executor: "`+piecesURL(t)+
@@ -81,7 +81,8 @@ func TestKeysForSomeTools(t *testing.T) {
 	h := apitest.WaitingHost(t, apitest.WaitingTools)
 	g := withApprovals(t, h, func(_ *Config, p *Deps) {
 		p.Keys = keysOf(t,
-			fmt.Sprintf("keys:\n  - {id: a, hash: %q, tools: [shout, add]}\n  - {id: b, hash: %q, tools: [add]}\n  - {id: op, hash: %q, role: operator}\n  - {id: op2, hash: %q, role: operator, tools: [add]}\n",
+			fmt.Sprintf("keys:\n  - {id: a, hash: %q, tools: [shout, add]}\n  - {id: b, hash: %q, tools: [add]}\n"+
+				"  - {id: op, hash: %q, role: operator}\n  - {id: op2, hash: %q, role: operator, tools: [add]}\n",
 				HashKey("key-a", nil), HashKey("key-b", nil), HashKey("key-op", nil), HashKey("key-op2", nil)))
 	})
 	authOp2 := "Authorization: Bearer key-op2"

@@ -17,10 +17,11 @@ import (
 var pageFiles embed.FS
 
 // pagePolicy lets the page load from its own gateway only, and run nothing that stands in its markup.
-const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; " +
-	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; " +
+	"img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// page serves the web page. It shows nothing by itself and therefore needs no key; the control surfaces that it asks do.
+// page serves the web page. It shows nothing by itself and therefore needs no key; the control surfaces that it asks
+// do.
 type page struct{ files map[string][]byte }
 
 // NewPage fills in what the page cannot ask for: the subject root, the version, and where NATS clients connect.

@@ -49,7 +49,8 @@ func TestPageFiles(t *testing.T) {
 		require.Equal(t, 200, got.StatusCode, f.Name())
 		require.Contains(t, got.Header.Get("Content-Type"), types[path.Ext(f.Name())], f.Name())
 		require.Equal(t, "nosniff", got.Header.Get("X-Content-Type-Options"))
-		for _, foreign := range []string{"https://", "http://", "@import", " url(", ":url(", "innerHTML", "outerHTML", "eval("} {
+		for _, foreign := range []string{"https://", "http://", "@import", " url(", ":url(",
+			"innerHTML", "outerHTML", "eval("} {
 			require.NotContains(t, strings.ReplaceAll(got.Body, "http://www.w3.org/", ""), foreign, f.Name())
 		}
 		for _, m := range imported.FindAllStringSubmatch(got.Body, -1) {

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"time"
 
@@ -26,6 +27,7 @@ func (s *Server) addResponses(t *router) {
 	}
 	t.add("/v1/responses", methods{http.MethodPost: s.caller(s.createResponse), http.MethodGet: s.caller(s.noSocket)})
 	t.add("/v1/responses/input_tokens", methods{http.MethodPost: s.caller(s.inputTokens)})
+	t.add("/v1/responses/compact", methods{http.MethodPost: s.caller(s.compact)})
 	t.add("/v1/responses/{response}", methods{
 		http.MethodGet: s.caller(s.getResponse), http.MethodDelete: s.caller(s.deleteResponse)})
 	t.add("/v1/responses/{response}/cancel", methods{http.MethodPost: s.caller(s.cancelResponse)})
@@ -67,6 +69,8 @@ func (s *Server) createResponse(w http.ResponseWriter, r *http.Request, id api.I
 	switch {
 	case prefers(r.Header, "respond-async"):
 		s.run(w, r, req)
+	case len(turn.Answers) > 0:
+		s.goOn(w, r, id, o, turn, req)
 	case turn.Background:
 		s.inBackground(w, r, o, turn, req)
 	default:
@@ -91,6 +95,11 @@ func (s *Server) respond(w http.ResponseWriter, r *http.Request, a *answering, r
 	ctx, cancel := s.untilHalt(r.Context())
 	defer cancel()
 	c, err := pending.Wait(ctx, nil)
+	if errors.Is(err, pipeline.ErrHeld) {
+		if held := a.Held(ctx); held != nil {
+			c, err = held, nil
+		}
+	}
 	if err != nil {
 		s.notEnded(w, r, pending, err)
 		return
@@ -142,6 +151,14 @@ func (a *answering) save(response []byte, events [][]byte) error {
 		a.s.Log.Error("a response was not kept", "response", a.rec.ID, "err", err)
 	}
 	return err
+}
+
+// Held implements holder: the response ends with what its call waits for, if it is kept.
+func (a *answering) Held(ctx context.Context) *messages.Call {
+	if !a.turn.Store {
+		return nil
+	}
+	return a.s.Responses.Held(ctx, a.o, a.rec, a.sent)
 }
 
 // Delta implements Follower.
@@ -213,8 +230,11 @@ func (s *Server) tend(o responses.Owner, rec *responses.Record, pending pipeline
 	}
 	c, err := pending.Wait(ctx, onDelta)
 	wait()
-	if err == nil {
+	switch {
+	case err == nil:
 		_, err = s.Responses.Settle(ctx, o, rec.ID, c)
+	case errors.Is(err, pipeline.ErrHeld):
+		_, err = s.Responses.Look(ctx, o, rec.ID)
 	}
 	if err != nil && ctx.Err() == nil {
 		s.Log.Warn("the end of a response is not kept yet", "response", rec.ID, "err", err)

@@ -36,7 +36,8 @@ func newRouter(s *Server) *router {
 
 func noPath(r *http.Request) *messages.Fault {
 	return messages.NewFault(messages.NotFound, "there is nothing at %s; the gateway serves /v1/chat/completions, "+
-		"/v1/responses, /v1/messages, /v1/embeddings, /v1/models, /v1/tools, /v1/results/{call}, /mcp, /livez and /readyz", r.URL.EscapedPath()).From("entry")
+		"/v1/responses, /v1/messages, /v1/embeddings, /v1/models, /v1/tools, /v1/results/{call}, /mcp, /livez and /readyz",
+		r.URL.EscapedPath()).From("entry")
 }
 
 func (t *router) mount(pattern string, h http.HandlerFunc) {
@@ -205,7 +206,9 @@ func ended(w http.ResponseWriter, c *messages.Call) {
 // and say nothing while all is well.
 func levelOf(method, path string, status int) slog.Level {
 	polls := slices.Contains(probes, path) || path == "/metrics" || method == http.MethodGet &&
-		slices.ContainsFunc([]string{"/api/", "/ui/", "/v1/results/", "/v1/approvals"}, func(p string) bool { return strings.HasPrefix(path, p) })
+		slices.ContainsFunc([]string{"/api/", "/ui/", "/v1/results/", "/v1/approvals"}, func(p string) bool {
+			return strings.HasPrefix(path, p)
+		})
 	if polls && status < http.StatusBadRequest {
 		return slog.LevelDebug
 	}

@@ -3,6 +3,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,7 @@ import (
 type Config struct {
 	Addr           string // http.addr
 	Admin          string // http.admin; empty: no admin listener
+	AdminKey       string // the key of the configuration that Admin comes from; empty: http.admin
 	BodyLimit      int64  // http.body-limit, also the bound on an unpacked body
 	AllowedOrigins []string
 	InsecureOpen   bool // --insecure-open: listen beyond loopback without keys
@@ -80,6 +82,7 @@ type Follower interface {
 type Surface struct {
 	Pattern string // a ServeMux path pattern without a method
 	Control bool   // a control surface: for operators only, and beyond loopback only on the admin port
+	Admin   bool   // a control surface that only the admin listener has
 	Static  bool   // a control surface that reveals nothing: it needs no key, because browsers send none
 	Handler http.Handler
 }
@@ -132,7 +135,7 @@ func New(c Config, p Deps) (*Server, error) {
 	}
 	s := &Server{Config: c, Deps: p, cross: http.NewCrossOriginProtection()}
 	s.Halted, s.halt = context.WithCancel(context.Background())
-	for name, addr := range map[string]string{"http.addr": c.Addr, "http.admin": c.Admin} {
+	for name, addr := range map[string]string{"http.addr": c.Addr, cmp.Or(c.AdminKey, "http.admin"): c.Admin} {
 		if addr != "" && !IsLoopback(addr) && p.Keys == nil && !c.InsecureOpen {
 			return nil, fmt.Errorf("%s: %s is reachable from other machines and there is no http.keys-file; "+
 				"name one (make a key with: gateway key), listen on 127.0.0.1, or accept the risk with --insecure-open", name, addr)
@@ -214,7 +217,7 @@ func (s *Server) mainRoutes() *router {
 		}
 	}
 	if IsLoopback(s.Addr) {
-		s.addControl(t, s.Addr)
+		s.addControl(t, s.Addr, true)
 	}
 	return t
 }
@@ -227,7 +230,7 @@ func (s *Server) adminRoutes() *router {
 	}
 	s.addAgentAdmin(t, s.Admin, false)
 	s.addApprovals(t, s.Admin, false)
-	s.addControl(t, s.Admin)
+	s.addControl(t, s.Admin, false)
 	return t
 }
 

@@ -31,12 +31,15 @@ func TestNothingIsReadAfterAnAmbiguousRequest(t *testing.T) {
 	size := func(n int) string { return "Content-Length: " + itoa(n) + "\r\n" }
 	const chunked = "Transfer-Encoding: chunked\r\n"
 	chunks := sixteen(len(body)) + "\r\n" + body + "\r\n0\r\n\r\n"
-	smuggled := "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + size(len(body)) + "\r\n" + body
+	smuggled := "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" +
+		size(len(body)) + "\r\n" + body
 	for name, request := range map[string]string{
-		"length and coding": size(5) + chunked + "\r\n" + chunks, "coding and length": chunked + size(len(chunks)) + "\r\n" + chunks,
+		"length and coding":   size(5) + chunked + "\r\n" + chunks,
+		"coding and length":   chunked + size(len(chunks)) + "\r\n" + chunks,
 		"length 0 and coding": size(0) + chunked + "\r\n" + chunks, "coding alone": chunked + "\r\n" + chunks,
 		"two lengths": size(len(body)) + size(5) + "\r\n" + body, "two codings": chunked + chunked + "\r\n" + chunks,
-		"another coding": "Transfer-Encoding: gzip, chunked\r\n\r\n" + chunks, "identity": "Transfer-Encoding: identity\r\n" + size(5) + "\r\n" + body,
+		"another coding":       "Transfer-Encoding: gzip, chunked\r\n\r\n" + chunks,
+		"identity":             "Transfer-Encoding: identity\r\n" + size(5) + "\r\n" + body,
 		"a coding in disguise": "Transfer-Encoding: xchunked\r\n" + size(len(body)) + "\r\n" + body,
 		"a length with a sign": "Content-Length: +" + itoa(len(body)) + "\r\n\r\n" + body,
 	} {
@@ -45,7 +48,8 @@ func TestNothingIsReadAfterAnAmbiguousRequest(t *testing.T) {
 			d := &apitest.Entry{}
 			g := start(t, d, nil)
 			c := dial(t, g)
-			_, err := io.WriteString(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"+request+smuggled)
+			_, err := io.WriteString(c,
+				"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"+request+smuggled)
 			require.NoError(t, err)
 			r := bufio.NewReader(c)
 			res, err := http.ReadResponse(r, nil)

@@ -41,7 +41,8 @@ func (s *Server) streamWith(w http.ResponseWriter, r *http.Request, pending pipe
 	defer cancel()
 	ctx, drop := context.WithCancelCause(ctx)
 	defer drop(nil)
-	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.WriteTimeout, tool: req.Kind == messages.Tool, wire: req.Wire.Or()}
+	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.WriteTimeout, tool: req.Kind == messages.Tool,
+		wire: req.Wire.Or()}
 	q := &queue{max: s.StreamBuffer, ready: make(chan struct{}, 1)}
 	type end struct {
 		call *messages.Call
@@ -79,6 +80,9 @@ func (s *Server) streamWith(w http.ResponseWriter, r *http.Request, pending pipe
 			if cause := context.Cause(ctx); e.started && e.err == nil && errors.Is(cause, errStopping) && done.err != nil {
 				done.call = pending.Stop() // nil: it goes on elsewhere
 			}
+			if h, ok := f.(holder); ok && errors.Is(done.err, pipeline.ErrHeld) {
+				done.call = h.Held(ctx)
+			}
 			if done.err != nil && done.call == nil {
 				s.lost(e, r, pending, context.Cause(ctx), done.err)
 				return
@@ -90,6 +94,11 @@ func (s *Server) streamWith(w http.ResponseWriter, r *http.Request, pending pipe
 			return
 		}
 	}
+}
+
+// holder is a Follower that can say what a call waits for, as the end of its stream; nil: it cannot.
+type holder interface {
+	Held(ctx context.Context) *messages.Call
 }
 
 var errSlowReader = errors.New("the reader of the stream is too slow")

@@ -21,7 +21,8 @@ import (
 
 // chunk is a stream chunk as an upstream sends it.
 func chunk(text, finish string) string {
-	return fmt.Sprintf(`{"id":"c1","object":"chat.completion.chunk","created":1,"model":"m1","choices":[{"index":0,"delta":{"content":%q},"finish_reason":%s}]}`, text, finish)
+	return fmt.Sprintf(`{"id":"c1","object":"chat.completion.chunk","created":1,"model":"m1","choices":[{"index":0,`+
+		`"delta":{"content":%q},"finish_reason":%s}]}`, text, finish)
 }
 
 // streams is a target that emits the chunks and then does what end says.

@@ -23,8 +23,8 @@ type ToolService interface {
 	ReadEvicted(ctx context.Context, tenant, path string, offset, limit int) (evicted.Part, error)
 }
 
-// addTools mounts the tool face. Registration is a control surface: the main port has it only on loopback
-// (contracts 19); elsewhere it says where it is.
+// addTools mounts the tool face. Registration is a control surface: the main port has it only on loopback; elsewhere it
+// says where it is.
 func (s *Server) addTools(t *router, addr string, main bool) {
 	control := func(next endpoint) http.HandlerFunc { return s.registers("tools", addr, main, next) }
 	list := methods{http.MethodPost: control(s.registerTool)}

@@ -71,7 +71,8 @@ func TestReadEvicted(t *testing.T) {
 	require.Equal(t, 200, got.StatusCode, got.Body)
 	require.Equal(t, "a/tool_1.txt 5", gjson.Get(got.Body, "text").String())
 	require.Equal(t, int64(3), gjson.Get(got.Body, "offset").Int())
-	for target, path := range map[string]string{ // as a summary shows it where results lie in a directory, and as clients encode it
+	// as a summary shows it where results lie in a directory, and as clients encode it
+	for target, path := range map[string]string{
 		"/v1/evicted//tmp/e/a/t_1.txt": "tmp/e/a/t_1.txt", "/v1/evicted/tmp/e/a/t_1.txt": "tmp/e/a/t_1.txt",
 		"/v1/evicted/%2Ftmp%2Fe%2Fa%2Ft_1.txt":      "/tmp/e/a/t_1.txt",
 		"/v1/evicted/shallot-evicted%2Fa%2Ft_1.txt": "shallot-evicted/a/t_1.txt",
@@ -79,7 +80,8 @@ func TestReadEvicted(t *testing.T) {
 		got := g.Raw(t, "GET "+target+" HTTP/1.1\r\nHost: localhost\r\n"+apitest.AuthA+"\r\nConnection: close\r\n\r\n")
 		require.Contains(t, got, `"text":"`+path+" 0", target)
 	}
-	for _, target := range []string{"/v1/evicted///tmp/x", "/v1/evicted/%2e%2e%2fx", "/v1/evicted/a%2f..%2fx", "/v1/evicted//../x", "/v1/evicted/a//b"} {
+	for _, target := range []string{"/v1/evicted///tmp/x", "/v1/evicted/%2e%2e%2fx", "/v1/evicted/a%2f..%2fx",
+		"/v1/evicted//../x", "/v1/evicted/a//b"} {
 		require.Contains(t,
 			g.Raw(t, "GET "+target+" HTTP/1.1\r\nHost: localhost\r\n"+apitest.AuthA+"\r\nConnection: close\r\n\r\n"), " 404 ",
 			target)
@@ -135,7 +137,8 @@ func TestCallTool(t *testing.T) {
 func TestListTools(t *testing.T) {
 	t.Parallel()
 	keys := keysOf(t,
-		fmt.Sprintf("keys:\n  - {id: a, hash: %q, tools: [\"a*\"]}\n  - {id: n, hash: %q, tools: [none]}\n  - {id: op, hash: %q, role: operator}\n",
+		fmt.Sprintf("keys:\n  - {id: a, hash: %q, tools: [\"a*\"]}\n  - {id: n, hash: %q, tools: [none]}\n"+
+			"  - {id: op, hash: %q, role: operator}\n",
 			HashKey("key-a", nil), HashKey("key-n", nil), HashKey("key-op", nil)))
 	g := start(t, &apitest.Entry{}, withShelf(&shelf{}, keys))
 	got := g.Do(t, "GET", "/v1/tools", "", apitest.AuthA)

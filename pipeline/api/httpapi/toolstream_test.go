@@ -43,7 +43,8 @@ func TestToolStreamFraming(t *testing.T) {
 		id := got.Header.Get("Shallot-Call")
 		require.NotEmpty(t, id)
 		require.Equal(t, "event: progress\ndata: {\"progress\":1,\"message\":\"a\\nb\"}\n\n"+
-			"event: chunk\ndata: {\"text\":\"one\\n\"}\n\nevent: chunk\ndata: {\"text\":\"two\"}\n\nevent: chunk\ndata: {\"text\":\" three\"}\n\n"+
+			"event: chunk\ndata: {\"text\":\"one\\n\"}\n\nevent: chunk\ndata: {\"text\":\"two\"}\n\nevent: chunk\n"+
+			"data: {\"text\":\" three\"}\n\n"+
 			"event: result\ndata: {\"call\":\""+id+"\",\"result\":\"one\\ntwo three\"}\n\n", got.Body)
 		require.True(t, d.Last(t).Stream)
 	})
@@ -65,7 +66,8 @@ func TestToolStreamFraming(t *testing.T) {
 		require.Equal(t, 200, cut.StatusCode)
 		require.NotContains(t, cut.Body, "event: result")
 		require.Regexp(t,
-			`event: error\ndata: \{"error":\{"message":"[^"]*tool_network[^"]*the line broke","type":"server_error","param":null,"code":"stream_cut"\}\}\n\n$`, cut.Body)
+			`event: error\ndata: \{"error":\{"message":"[^"]*tool_network[^"]*the line broke","type":"server_error",`+
+				`"param":null,"code":"stream_cut"\}\}\n\n$`, cut.Body)
 		differs := call(t, says("else", `{"text":"one"}`), acceptEvents)
 		require.Contains(t, differs.Body, `"code":"stream_cut"`)
 		require.NotContains(t, differs.Body, "event: result")

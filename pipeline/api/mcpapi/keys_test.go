@@ -150,7 +150,8 @@ func TestMCPOutputSchema(t *testing.T) {
 		return nil
 	}}
 	sum, list := toolDef("sum", "go"), toolDef("list", "go")
-	sum.OutputSchema = tool.JSON(`{"type":"object","properties":{"sum":{"type":"integer"}},"required":["sum"],"additionalProperties":false}`)
+	sum.OutputSchema = tool.JSON(`{"type":"object","properties":{"sum":{"type":"integer"}},"required":["sum"],` +
+		`"additionalProperties":false}`)
 	sum.InputSchema = tool.JSON(`{"type":"object","properties":{"n":true,"never":false}}`)
 	list.OutputSchema = tool.JSON(`{"type":"array","items":{"type":"integer"}}`)
 	g := serveSource(t, entry, &fakeTools{defs: []*tool.Definition{sum, list}}, nil)
@@ -212,7 +213,8 @@ func TestMCPRefusalsAreJSONRPC(t *testing.T) {
 	_, _ = io.WriteString(z, post("tools/list", ""))
 	require.NoError(t, z.Close())
 	list := "Mcp-Method: tools/list"
-	hello := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
+	hello := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18",` +
+		`"capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
 	session := "Mcp-Session-Id: " + g.Do(t, "POST", "/mcp", hello, accept).Header.Get("Mcp-Session-Id")
 	old := `{"jsonrpc":"2.0","id":"q7","method":"tools/list"}`
 	for name, row := range map[string]struct {

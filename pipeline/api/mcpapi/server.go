@@ -163,8 +163,8 @@ func every(ctx context.Context, news <-chan struct{}, do func(context.Context)) 
 	}
 }
 
-// sync lists the registry's tools and the agents again if they changed; the SDK tells its clients. Quarantined tools are
-// not listed.
+// sync lists the registry's tools and the agents again if they changed; the SDK tells its clients. Quarantined tools
+// are not listed.
 func (f *Server) sync(ctx context.Context) {
 	defs, err := f.tools(ctx)
 	if err != nil {
@@ -278,7 +278,8 @@ func (f *Server) call(ctx context.Context, d *tool.Definition, req *mcp.CallTool
 }
 
 // notEnded answers about a call that is waited for no more. If the gateway stops, a bound call ends here.
-func (f *Server) notEnded(ctx context.Context, d *tool.Definition, req *mcp.CallToolRequest, pending pipeline.Pending, err error) (*mcp.CallToolResult, error) {
+func (f *Server) notEnded(ctx context.Context, d *tool.Definition, req *mcp.CallToolRequest, pending pipeline.Pending,
+	err error) (*mcp.CallToolResult, error) {
 	id := pending.ID()
 	switch {
 	case ctx.Err() != nil:

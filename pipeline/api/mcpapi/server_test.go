@@ -189,7 +189,9 @@ func TestMCPGuards(t *testing.T) {
 	t.Parallel()
 	entry := &apitest.Entry{}
 	source := &fakeTools{defs: []*tool.Definition{toolDef("add", "go")}}
-	const ask = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
+	const ask = `{"jsonrpc":"2.0","id":1,"method":"tools/list",` +
+		`"params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",` +
+		`"io.modelcontextprotocol/clientCapabilities":{}}}}`
 	headers := []string{"Accept: application/json, text/event-stream", "Mcp-Protocol-Version: 2026-07-28",
 		"Mcp-Method: tools/list"}
 	open := serveSource(t, entry, source, nil)
@@ -204,7 +206,8 @@ func TestMCPGuards(t *testing.T) {
 	require.Equal(t, http.StatusUnauthorized, keyed.Do(t, "POST", "/mcp", ask, headers...).StatusCode)
 	require.Equal(t, http.StatusOK, keyed.Do(t, "POST", "/mcp", ask, append(headers, apitest.AuthA)...).StatusCode)
 
-	const hello = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
+	const hello = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",` +
+		`"capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
 	accept := "Accept: application/json, text/event-stream"
 	r := keyed.Do(t, "POST", "/mcp", hello, accept, apitest.AuthA)
 	require.Equal(t, http.StatusOK, r.StatusCode, r.Body)

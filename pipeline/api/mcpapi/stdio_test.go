@@ -29,7 +29,8 @@ type stdioServer struct {
 }
 
 func overStdio(ctx context.Context, t *testing.T, entry *apitest.Entry, limit int) *stdioServer {
-	server, err := New(Options{Entry: entry, Source: &fakeTools{defs: []*tool.Definition{toolDef("slow", "go")}}, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
+	server, err := New(Options{Entry: entry, Source: &fakeTools{defs: []*tool.Definition{toolDef("slow", "go")}},
+		GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
 	server.Alone = true
 	inR, inW := io.Pipe()
@@ -72,7 +73,8 @@ func (s *stdioServer) next(t *testing.T) string {
 }
 
 const (
-	sayHello = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
+	sayHello = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-03-26",` +
+		`"capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
 	sayReady = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
 	sayPing  = `{"jsonrpc":"2.0","id":"p","method":"ping"}`
 )
@@ -89,11 +91,14 @@ func TestMCPStdioBadLines(t *testing.T) {
 	require.Contains(t, s.next(t), `"protocolVersion":"2025-03-26"`)
 	for line, want := range map[string][]string{
 		`{"jsonrpc":"2.0","id":9007199254740993,"method":"ping"}`: {"-32600", `"id":9007199254740993`, "2^53"},
-		"not json": {"-32700", `"id":null`}, "{}": {"-32600"}, `{"jsonrpc":"1.0","id":4,"method":"ping"}`: {"-32600", `"id":4`}, "[]": {"-32600"},
-		`{"x":"` + strings.Repeat("y", 2000) + `"}`:                                                                {"-32600", "1000 bytes"},
-		`{"jsonrpc":"2.0","id":5,"method":"ping","method":"tools/list"}`:                                           {"-32600", `"id":5`, "twice"},
-		"{\"jsonrpc\":\"2.0\",\"id\":6,\"method\":\"ping\",\"x\":\"\xff\"}":                                        {"-32600", "UTF-8"},
-		`{"jsonrpc":"2.0","id":7,"method":"ping","x":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`: {"-32600", `"id":7`, "deeper than 64"},
+		"not json": {"-32700", `"id":null`}, "{}": {"-32600"}, `{"jsonrpc":"1.0","id":4,"method":"ping"}`: {"-32600",
+			`"id":4`}, "[]": {"-32600"},
+		`{"x":"` + strings.Repeat("y", 2000) +
+			`"}`: {"-32600", "1000 bytes"},
+		`{"jsonrpc":"2.0","id":5,"method":"ping","method":"tools/list"}`:    {"-32600", `"id":5`, "twice"},
+		"{\"jsonrpc\":\"2.0\",\"id\":6,\"method\":\"ping\",\"x\":\"\xff\"}": {"-32600", "UTF-8"},
+		`{"jsonrpc":"2.0","id":7,"method":"ping","x":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) +
+			`}`: {"-32600", `"id":7`, "deeper than 64"},
 		sayPing + "   \r": {`"id":"p"`, `"result":{}`},
 	} {
 		s.say(t, "", line)
@@ -103,7 +108,8 @@ func TestMCPStdioBadLines(t *testing.T) {
 			require.Contains(t, got, w, line)
 		}
 	}
-	s.say(t, `[{"jsonrpc":"2.0","id":8,"method":"ping"},{"jsonrpc":"2.0","method":"notifications/x"},{"jsonrpc":"2.0","id":8,"method":"ping"},{"jsonrpc":"2.0","id":9,"method":"ping"}]`)
+	s.say(t, `[{"jsonrpc":"2.0","id":8,"method":"ping"},{"jsonrpc":"2.0","method":"notifications/x"},`+
+		`{"jsonrpc":"2.0","id":8,"method":"ping"},{"jsonrpc":"2.0","id":9,"method":"ping"}]`)
 	require.Contains(t, s.next(t), "its own id")
 	batch := s.next(t)
 	require.ElementsMatch(t, []any{8.0, 9.0}, gjson.Get(batch, "#.id").Value(), "one array has the answers")
@@ -115,16 +121,17 @@ func TestMCPStdioBadLines(t *testing.T) {
 func TestMCPStdioEnds(t *testing.T) {
 	t.Parallel()
 	begun, free := make(chan struct{}, 4), make(chan struct{})
-	entry := &apitest.Entry{Left: make(chan string, 4), Target: func(ctx context.Context, c *messages.Call, _ pipeline.Emit) error {
-		begun <- struct{}{}
-		select {
-		case <-free:
-			c.SetReply([]byte(`{"done":true}`))
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}}
+	entry := &apitest.Entry{Left: make(chan string, 4),
+		Target: func(ctx context.Context, c *messages.Call, _ pipeline.Emit) error {
+			begun <- struct{}{}
+			select {
+			case <-free:
+				c.SetReply([]byte(`{"done":true}`))
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	told := overStdio(ctx, t, entry, 1<<20)
@@ -155,28 +162,34 @@ func TestMCPStdioEnds(t *testing.T) {
 	require.False(t, open)
 }
 
-// A gateway that stops tells who waits where the result will be, or that the call ends with it, before it cuts anything.
+// A gateway that stops tells who waits where the result will be, or that the call ends with it, before it cuts
+// anything.
 func TestMCPHaltAnswers(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		revision, words string
 		bound           bool
-	}{{"2026-07-28", "/v1/results/", false}, {"2025-06-18", "/v1/results/", false}, {"2026-07-28", "send it again", true}} {
+	}{{"2026-07-28", "/v1/results/", false}, {"2025-06-18", "/v1/results/", false},
+		{"2026-07-28", "send it again", true}} {
 		t.Run(row.revision+" "+row.words, func(t *testing.T) {
 			t.Parallel()
 			begun := make(chan struct{}, 1)
-			entry := &apitest.Entry{Bound: row.bound, Target: func(ctx context.Context, _ *messages.Call, _ pipeline.Emit) error {
-				begun <- struct{}{}
-				<-ctx.Done()
-				return ctx.Err()
-			}}
-			server, err := New(Options{Entry: entry, Source: &fakeTools{defs: []*tool.Definition{toolDef("slow", "go")}}, GracefulIsError: true, Local: api.Identity{}, Log: apitest.Log(t)})
+			entry := &apitest.Entry{Bound: row.bound,
+				Target: func(ctx context.Context, _ *messages.Call, _ pipeline.Emit) error {
+					begun <- struct{}{}
+					<-ctx.Done()
+					return ctx.Err()
+				}}
+			server, err := New(Options{Entry: entry, Source: &fakeTools{defs: []*tool.Definition{toolDef("slow", "go")}},
+				GracefulIsError: true, Local: api.Identity{}, Log: apitest.Log(t)})
 			require.NoError(t, err)
 			t.Cleanup(server.Close)
 			g := serveMCP(t, entry, server, nil)
 			c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
-			s, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: g.URL + "/mcp", MaxRetries: -1, DisableStandaloneSSE: true},
-				&mcp.ClientSessionOptions{ProtocolVersion: row.revision}) // a standing stream that ends may end the client before it has read the answer
+			s, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: g.URL + "/mcp", MaxRetries: -1,
+				DisableStandaloneSSE: true},
+				// a standing stream that ends may end the client before it has read the answer
+				&mcp.ClientSessionOptions{ProtocolVersion: row.revision})
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = s.Close() })
 			got := make(chan *mcp.CallToolResult, 1)

@@ -64,10 +64,10 @@ func TestMCPTaskRecordIsKept(t *testing.T) {
 			return e.Revision
 		}
 		require.Equal(t, time.Hour.Milliseconds(), ask().TTLMs)
-		time.Sleep(20 * time.Minute)
+		<-time.After(20 * time.Minute)
 		require.Equal(t, time.Hour.Milliseconds(), ask().TTLMs)
 		require.EqualValues(t, 1, written())
-		time.Sleep(20 * time.Minute)
+		<-time.After(20 * time.Minute)
 		require.Equal(t, (100 * time.Minute).Milliseconds(), ask().TTLMs)
 		require.EqualValues(t, 2, written())
 	})

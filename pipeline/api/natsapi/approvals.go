@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -19,29 +18,23 @@ import (
 // serveApprovals answers shallot.v1.approval.list and .answer, bare and with a tenant. An answer is {"call": "<id>",
 // "answer": <JSON>}, or the keys of a decision beside the call.
 func (s *Server) serveApprovals() error {
-	verbs := map[string]func(m *nats.Msg, tenant string){"list": s.serveHeld, "answer": s.serveAnswer}
-	for verb, serve := range verbs {
-		if !s.NoBareSubjects {
-			if err := s.subscribe(s.subjects.Control("approval", verb), func(m *nats.Msg) { serve(m, "default") }); err != nil {
-				return err
-			}
-		}
-		if err := s.subscribe(s.subjects.Control("tenant", "*", "approval", verb), func(m *nats.Msg) {
-			t := strings.Split(m.Subject, ".")
-			tenant, ok := messages.Untoken(t[len(t)-3])
-			if !ok || tenant == "" {
-				s.reply(m, refusal(m.Reply, api.Refused(messages.InvalidRequest, "subject %s does not name a tenant", m.Subject)))
-				return
-			}
-			serve(m, tenant)
-		}); err != nil {
-			return err
-		}
+	list := endpoint{about: "lists the calls that wait for a person", reply: heldForm}
+	if err := s.perTenant(list, "approval.list", s.serveHeld); err != nil {
+		return err
 	}
-	return nil
+	answer := endpoint{about: "answers the question of a call that waits", request: decisionForm, reply: decided{}}
+	return s.perTenant(answer, "approval.answer", s.serveAnswer)
 }
 
-func (s *Server) serveHeld(m *nats.Msg, tenant string) {
+// decided is the answer to a decision.
+type decided struct {
+	Call     string `json:"call"`
+	Status   string `json:"status"`
+	Decision string `json:"decision,omitempty"`
+	By       string `json:"by,omitempty"`
+}
+
+func (s *Server) serveHeld(m *asked, tenant string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	list, err := s.Calls.HeldRows(ctx, tenant)
@@ -71,13 +64,13 @@ func heldList(list []json.RawMessage, limit int) []byte {
 	return append(out, ']')
 }
 
-func (s *Server) serveAnswer(m *nats.Msg, tenant string) {
+func (s *Server) serveAnswer(m *asked, tenant string) {
 	call, answer, err := readAnswer(m.Data)
 	if err != nil {
 		s.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 		return
 	}
-	by := by(m)
+	by := by(m.Msg)
 	ctx := api.WithOrigin(context.Background(), "nats "+m.Subject)
 	decision, err := s.Calls.DecideInOneWord(ctx, tenant, call, answer, by)
 	switch {
@@ -86,12 +79,7 @@ func (s *Server) serveAnswer(m *nats.Msg, tenant string) {
 	case err != nil:
 		s.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 	default:
-		s.reply(m, status(m.Reply, call, "decided", struct {
-			Call     string `json:"call"`
-			Status   string `json:"status"`
-			Decision string `json:"decision,omitempty"`
-			By       string `json:"by"`
-		}{call, "decided", decision, by}))
+		s.reply(m, status(m.Reply, call, "decided", decided{call, "decided", decision, by}))
 	}
 }
 
@@ -105,7 +93,8 @@ func by(m *nats.Msg) string {
 
 // readAnswer reads the call and the answer to its question.
 func readAnswer(data []byte) (call string, answer json.RawMessage, err error) {
-	bad := messages.NewFault(messages.InvalidRequest, `send {"call":"<id>","decision":"approve"}, or {"call":"<id>","answer":<JSON>}`).From("entry")
+	bad := messages.NewFault(messages.InvalidRequest,
+		`send {"call":"<id>","decision":"approve"}, or {"call":"<id>","answer":<JSON>}`).From("entry")
 	if f := control(data); f != nil {
 		return "", nil, f
 	}

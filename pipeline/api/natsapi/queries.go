@@ -3,7 +3,6 @@ package natsapi
 import (
 	"bytes"
 	"context"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -15,7 +14,10 @@ import (
 
 // Verb is a request subject <root>.v1.<Name>, and <root>.v1.tenant.<tenant>.<Name>.
 type Verb struct {
-	Name string // tokens with dots: todo.get
+	Name  string // tokens with dots: todo.get
+	About string // one line for who lists endpoints
+	// Request and Reply describe the bodies: a Form, or a value of the Go type that is read or written.
+	Request, Reply any
 	// Operators says that callers may not use it where the server that we run ourselves knows them.
 	Operators bool
 	// Serve returns a value, which is sent as JSON, or an error, which should be a *messages.Fault.
@@ -33,25 +35,11 @@ type Query struct {
 // verbTime is the time in which a verb must answer.
 const verbTime = 10 * time.Second
 
-// serveVerbs subscribes to the subjects of Options.Verbs, bare and with a tenant.
+// serveVerbs serves Options.Verbs.
 func (s *Server) serveVerbs() error {
 	for _, v := range s.Verbs {
-		name := strings.Split(v.Name, ".")
-		if !s.NoBareSubjects {
-			if err := s.subscribe(s.subjects.Control(name...), func(m *nats.Msg) { s.serveVerb(m, "default", v) }); err != nil {
-				return err
-			}
-		}
-		own := s.subjects.Control(append([]string{"tenant", "*"}, name...)...)
-		if err := s.subscribe(own, func(m *nats.Msg) {
-			t := strings.Split(m.Subject, ".")
-			tenant, ok := messages.Untoken(t[len(t)-len(name)-1])
-			if !ok || tenant == "" {
-				s.reply(m, refusal(m.Reply, api.Refused(messages.InvalidRequest, "subject %s does not name a tenant", m.Subject)))
-				return
-			}
-			s.serveVerb(m, tenant, v)
-		}); err != nil {
+		e := endpoint{about: v.About, request: v.Request, reply: v.Reply}
+		if err := s.perTenant(e, v.Name, func(m *asked, tenant string) { s.serveVerb(m, tenant, v) }); err != nil {
 			return err
 		}
 	}
@@ -66,14 +54,14 @@ func control(body []byte) *messages.Fault {
 	return api.ControlBody(body)
 }
 
-func (s *Server) serveVerb(m *nats.Msg, tenant string, v Verb) {
+func (s *Server) serveVerb(m *asked, tenant string, v Verb) {
 	if f := control(m.Data); f != nil {
 		s.reply(m, refusal(m.Reply, f))
 		return
 	}
 	ctx, cancel := context.WithTimeout(api.WithOrigin(context.Background(), "nats "+m.Subject), verbTime)
 	defer cancel()
-	out, err := v.Serve(ctx, Query{Tenant: tenant, Session: m.Header.Get("Shallot-Session"), By: by(m), Body: m.Data})
+	out, err := v.Serve(ctx, Query{Tenant: tenant, Session: m.Header.Get("Shallot-Session"), By: by(m.Msg), Body: m.Data})
 	if err != nil {
 		s.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 		return

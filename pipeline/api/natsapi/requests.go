@@ -19,57 +19,48 @@ import (
 // Serve subscribes to the request subjects that plain NATS callers use. They are core subjects, which no stream
 // captures: a request that nobody takes must fail at once instead of being stored.
 func (s *Server) Serve() error {
-	var subjects []string
-	for _, kind := range []messages.Kind{messages.Model, messages.Tool, messages.Agent} {
-		subjects = append(subjects, s.subjects.TenantRequest("*", kind), s.subjects.TenantSubmit("*", kind))
-		if !s.NoBareSubjects {
-			subjects = append(subjects, s.subjects.Request(kind), s.subjects.Submit(kind))
-		}
+	result := endpoint{about: "the end of a durable call, or that it still runs"}
+	echo := endpoint{name: "echo", subjects: []string{s.subjects.Control("echo")}, about: "answers with what it got"}
+	return errors.Join(s.serveRequests(),
+		s.perTenant(result, "result.*", s.serveResult),
+		s.subscribe(echo, func(m *asked) { _ = m.Respond(m.Data) }),
+		s.serveApprovals(), s.serveCancel(), s.serveVerbs(), s.serveControl())
+}
+
+// serveRequests serves the calls themselves.
+func (s *Server) serveRequests() error {
+	kinds := map[messages.Kind]endpoint{
+		messages.Model: {about: "a model call", request: chatForm, reply: replyForm},
+		messages.Tool:  {about: "a call of the tool that the last token names", request: argumentsForm},
+		messages.Agent: {about: "a run of an agent", request: runForm, reply: replyForm},
 	}
-	for _, subject := range subjects {
-		if err := s.subscribe(subject, s.serveRequest); err != nil {
+	for kind, e := range kinds {
+		later := endpoint{about: e.about + ", stored; the answer is its id", request: e.request, reply: submitted{}}
+		e.name, later.name = string(kind)+"-request", string(kind)+"-submit"
+		e.subjects = s.bareToo(s.subjects.Request(kind), s.subjects.TenantRequest("*", kind))
+		later.subjects = s.bareToo(s.subjects.Submit(kind), s.subjects.TenantSubmit("*", kind))
+		if err := errors.Join(s.subscribe(e, s.serveRequest), s.subscribe(later, s.serveRequest)); err != nil {
 			return err
 		}
 	}
-	if err := s.subscribe(s.subjects.Control("result", "*"), func(m *nats.Msg) {
-		s.serveResult(m, "default", m.Subject[len(s.subjects.Control("result", "")):])
-	}); err != nil {
-		return err
-	}
-	if err := s.subscribe(s.subjects.Control("tenant", "*", "result", "*"), func(m *nats.Msg) {
-		t := strings.Split(m.Subject, ".")
-		tenant, ok := messages.Untoken(t[len(t)-3])
-		if !ok {
-			s.reply(m, refusal(m.Reply, noSubject(m.Subject)))
-			return
-		}
-		s.serveResult(m, tenant, t[len(t)-1])
-	}); err != nil {
-		return err
-	}
-	if err := s.subscribe(s.subjects.Control("echo"), func(m *nats.Msg) { _ = m.Respond(m.Data) }); err != nil {
-		return err
-	}
-	if err := s.serveApprovals(); err != nil {
-		return err
-	}
-	if err := s.serveCancel(); err != nil {
-		return err
-	}
-	if err := s.serveVerbs(); err != nil {
-		return err
-	}
-	return s.serveControl()
+	return nil
 }
 
-func (s *Server) serveRequest(m *nats.Msg) {
+// submitted is the answer to a call that is stored.
+type submitted struct {
+	Call   string `json:"call"`
+	Status string `json:"status"`
+	Result string `json:"result"` // the subject to ask for its end
+}
+
+func (s *Server) serveRequest(m *asked) {
 	in, ok := s.subjects.ParseIntake(m.Subject)
 	if !ok {
 		s.reply(m, refusal(m.Reply, noSubject(m.Subject)))
 		return
 	}
 	begin := time.Now()
-	r, err := s.readRequest(in, m)
+	r, err := s.readRequest(in, m.Msg)
 	if err != nil {
 		s.refuse(m, err)
 		s.line(m, begin, r, "", slog.String("fault", string(messages.AsFault(err, "entry").Code)))
@@ -84,11 +75,7 @@ func (s *Server) serveRequest(m *nats.Msg) {
 	}
 	if in.Submit {
 		s.line(m, begin, r, p.ID(), slog.String("status", "accepted"))
-		s.reply(m, status(m.Reply, p.ID(), "accepted", struct {
-			Call   string `json:"call"`
-			Status string `json:"status"`
-			Result string `json:"result"`
-		}{p.ID(), "accepted", s.resultSubject(in, r.Tenant, p.ID())}))
+		s.reply(m, status(m.Reply, p.ID(), "accepted", submitted{p.ID(), "accepted", s.resultSubject(in, r.Tenant, p.ID())}))
 		return
 	}
 	c, err := s.serveWait(ctx, m, r, p)
@@ -103,7 +90,7 @@ func (s *Server) serveRequest(m *nats.Msg) {
 }
 
 // line writes the one line of the log about a request and the call that it made.
-func (s *Server) line(m *nats.Msg, begin time.Time, r pipeline.Request, call string, ended ...slog.Attr) {
+func (s *Server) line(m *asked, begin time.Time, r pipeline.Request, call string, ended ...slog.Attr) {
 	said := []slog.Attr{slog.String("subject", m.Subject), slog.Int64("dur_ms", time.Since(begin).Milliseconds()),
 		slog.String("request_id", r.RequestID), slog.String("call", call), slog.String("tenant", r.Tenant)}
 	s.Log.LogAttrs(context.Background(), slog.LevelInfo, "nats", append(said, ended...)...)
@@ -127,7 +114,7 @@ func noSubject(subject string) *messages.Fault {
 
 // refuse answers a request that is not accepted. A caller that asked for a stream reads until the empty message, so
 // that is sent too.
-func (s *Server) refuse(m *nats.Msg, err error) {
+func (s *Server) refuse(m *asked, err error) {
 	s.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
 	in, ok := s.subjects.ParseIntake(m.Subject)
 	if !ok {
@@ -142,7 +129,7 @@ func (s *Server) refuse(m *nats.Msg, err error) {
 
 // serveWait answers a plain request and returns the end of its call. A streamed reply is one message for each chunk,
 // and an empty one at the end.
-func (s *Server) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request, p pipeline.Pending) (*messages.Call,
+func (s *Server) serveWait(ctx context.Context, m *asked, r pipeline.Request, p pipeline.Pending) (*messages.Call,
 	error) {
 	if !r.Stream {
 		c, err := p.Wait(ctx, nil)
@@ -182,7 +169,7 @@ func (s *Server) serveWait(ctx context.Context, m *nats.Msg, r pipeline.Request,
 func (s *Server) largest() int { return int(s.Conn.MaxPayload()) - 8<<10 }
 
 // reply sends an answer to a caller that gave a reply subject.
-func (s *Server) reply(m *nats.Msg, out *nats.Msg) {
+func (s *Server) reply(m *asked, out *nats.Msg) {
 	if m.Reply == "" {
 		return
 	}
@@ -191,13 +178,14 @@ func (s *Server) reply(m *nats.Msg, out *nats.Msg) {
 			"the reply of %d bytes does not fit into a NATS message of %d; "+
 				"ask for it with stream, over HTTP, or raise max_payload", len(out.Data), s.Conn.MaxPayload()))
 	}
+	m.note(out)
 	if err := s.Conn.PublishMsg(out); err != nil {
 		s.Log.Debug("a caller was not answered", "subject", out.Subject, "err", err)
 	}
 }
 
-func (s *Server) serveResult(m *nats.Msg, tenant, token string) {
-	id, ok := messages.Untoken(token)
+func (s *Server) serveResult(m *asked, tenant string) {
+	id, ok := messages.Untoken(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:])
 	if !ok {
 		s.reply(m, refusal(m.Reply, noSubject(m.Subject)))
 		return

@@ -7,17 +7,15 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/inflight"
 )
 
@@ -37,6 +35,9 @@ type Calls interface {
 	Cancelled(call string)
 	// Answering wraps a handler so that it ignores requests whose reply subject is not an inbox.
 	Answering(serve nats.MsgHandler) nats.MsgHandler
+	// Endpoint has the service protocol show what callers may ask for. count is to be told of each request: how long it
+	// took, and the fault that it was answered with.
+	Endpoint(e micro.EndpointInfo) (count func(took time.Duration, fault error))
 }
 
 // Options say whom the server answers and how far it trusts them.
@@ -74,26 +75,6 @@ func New(o Options) *Server {
 	s := &Server{Options: o, subjects: messages.Subjects{Root: o.Root}}
 	s.waiting, s.giveUp = context.WithCancel(context.Background())
 	return s
-}
-
-// subscribe serves a request subject. Each request has its own goroutine, which Wait waits for.
-func (s *Server) subscribe(subject string, serve func(m *nats.Msg)) error {
-	sub, err := s.Conn.QueueSubscribe(subject, entryGroup, s.Calls.Answering(func(m *nats.Msg) {
-		end := s.work.Begin()
-		go func() {
-			defer end()
-			if f := api.KnownHeaders(slices.Collect(maps.Keys(m.Header)), hdrWire); f != nil {
-				s.refuse(m, f)
-				return
-			}
-			serve(m)
-		}()
-	}))
-	if err != nil {
-		return err
-	}
-	s.subs = append(s.subs, sub)
-	return nil
 }
 
 // Drain ends the subscriptions after the requests that the client has received were handed over.
@@ -147,7 +128,8 @@ func (s *Server) Answer(c *messages.Call) {
 // serveCancel lets one process end the wait of a call that a message cancels.
 func (s *Server) serveCancel() error {
 	prefix := s.subjects.Control("cancel", "")
-	return s.subscribe(s.subjects.Control("cancel", "*"), func(m *nats.Msg) {
+	e := endpoint{name: "cancel", subjects: []string{prefix + "*"}, about: "cancels the call of that id"}
+	return s.subscribe(e, func(m *asked) {
 		if id, ok := messages.Untoken(m.Subject[len(prefix):]); ok {
 			s.Calls.Cancelled(id)
 		}

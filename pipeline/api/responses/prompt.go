@@ -23,6 +23,8 @@ type Turn struct {
 	Previous, Conversation    string
 	// Body is the request with everything in it that it refers to.
 	Body []byte
+	// Answers are the decisions with which the input ends; with any, there is nothing to ask a model.
+	Answers []Answer
 
 	head  []byte // the caller's request without its input
 	input [][]byte
@@ -60,11 +62,17 @@ func (k *Kept) Prepare(ctx context.Context, o Owner, body []byte) (*Turn, error)
 	}
 	all := slices.Concat(before, input)
 	for i, item := range all {
-		all[i] = withoutOurID(item)
+		all[i] = expanded(withoutOurID(item))
 	}
 	if len(all) > api.MaxMessages {
 		return nil, api.Refused(messages.TooLarge, "input and what came before it have more than %d items",
 			api.MaxMessages).At("input")
+	}
+	if t.Answers, err = k.answers(ctx, o, input); err != nil {
+		return nil, err
+	}
+	if len(t.Answers) > 0 && !t.Store {
+		return nil, api.Invalid("store", "a response that goes on after an approval is kept; leave store out or make it true")
 	}
 	t.rewrite(body, all, len(before) > 0 || !same(t.input, all))
 	t.input = input
@@ -242,8 +250,10 @@ func (k *Kept) Item(ctx context.Context, o Owner, id string) ([]byte, error) {
 }
 
 // Record is what is kept of a turn whose call has been accepted.
-func (t *Turn) Record(call string, created int64) *Record {
-	r := &Record{ID: ID(call), Call: call, Created: created, Request: t.head, Previous: t.Previous,
+func (t *Turn) Record(call string, created int64) *Record { return t.record(ID(call), call, created) }
+
+func (t *Turn) record(id, call string, created int64) *Record {
+	r := &Record{ID: id, Call: call, Created: created, Request: t.head, Previous: t.Previous,
 		Conversation: t.Conversation, Background: t.Background, Stream: t.Stream}
 	for i, item := range t.input {
 		r.Input = append(r.Input, withID(item, r.ID, i))

@@ -20,6 +20,8 @@ type Owner struct{ Tenant, Key string }
 type Kept struct {
 	docs
 	entry pipeline.Entry
+	// Asks knows what calls wait for; nil: a call that waits for a person runs, as far as its response tells.
+	Asks Questions
 }
 
 // New returns what the store keeps, which also decides how long; the entry knows the ends of calls. What is written to
@@ -39,7 +41,8 @@ type Record struct {
 	Previous     string            `json:"previous,omitempty"`
 	Conversation string            `json:"conversation,omitempty"`
 	Background   bool              `json:"background,omitempty"`
-	Stream       bool              `json:"stream,omitempty"` // its events are kept
+	Stream       bool              `json:"stream,omitempty"`   // its events are kept
+	Answered     []string          `json:"answered,omitempty"` // questions of the call that this turn has answered
 	Response     json.RawMessage   `json:"response,omitempty"`
 }
 
@@ -87,6 +90,9 @@ func (k *Kept) Load(ctx context.Context, o Owner, id string) (*Record, uint64, e
 // Begin keeps a response that has begun, before anybody hears its id. A second one with the id is the same call, made
 // twice with one idempotency key.
 func (k *Kept) Begin(ctx context.Context, o Owner, r *Record) error {
+	if err := k.note(ctx, o, r.ID); err != nil {
+		return fault(err)
+	}
 	err := k.put(ctx, o.key("response", r.ID), r, pipeline.IfAbsent())
 	if err != nil && !errors.Is(err, pipeline.ErrExists) {
 		return fault(err)
@@ -142,6 +148,7 @@ func (k *Kept) Delete(ctx context.Context, o Owner, id string) error {
 	if !ok {
 		return missing("response", id)
 	}
+	k.closed(ctx, id)
 	for n := 0; ; n++ {
 		if ok, err := k.drop(ctx, o.events(id, n)); err != nil || !ok {
 			return nil // what is left of the events cannot be reached, and ends with its time

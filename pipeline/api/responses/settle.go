@@ -31,10 +31,27 @@ func (k *Kept) Look(ctx context.Context, o Owner, id string) (*Record, error) {
 	switch {
 	case c != nil:
 		return k.Settle(ctx, o, id, c)
+	case errors.Is(err, pipeline.ErrHeld):
+		return k.pause(ctx, o, r)
 	case isFault && f.Code == messages.NotFound && time.Since(time.Unix(r.Created, 0)) > longest:
 		return k.end(ctx, o, id, nil, errGone)
 	}
 	return r, ctx.Err() // it runs, or its end cannot be asked for now
+}
+
+// pause ends a response whose call waits for a person with what it waits for.
+func (k *Kept) pause(ctx context.Context, o Owner, r *Record) (*Record, error) {
+	var shown [][]byte
+	if r.Stream {
+		var err error
+		if shown, _, _, err = k.log(ctx, o, r.ID); err != nil {
+			return nil, err
+		}
+	}
+	if c := k.Held(ctx, o, r, shown); c != nil {
+		return k.Settle(ctx, o, r.ID, c)
+	}
+	return r, ctx.Err()
 }
 
 // Settle keeps the end of a call as the end of its response. Any process may do it, and several at once: one of them
@@ -74,6 +91,7 @@ func (k *Kept) end(ctx context.Context, o Owner, id string, c *messages.Call, f 
 		err = k.put(ctx, o.key("response", id), r, pipeline.IfRevision(rev))
 		switch {
 		case err == nil:
+			k.closed(ctx, id)
 			return r, nil
 		case ctx.Err() != nil || !errors.Is(err, pipeline.ErrChanged):
 			return nil, fault(err)

@@ -72,7 +72,7 @@ func (b *Bucket) Get(ctx context.Context, key string) (pipeline.StoreEntry, erro
 }
 
 // Put writes under the condition. A ttl is rounded up to whole seconds, the server's grain; it is set by a raw publish
-// because kv.Update would clear it (nats.md D 8). A conditional write that was not answered may have happened: whoever
+// because kv.Update would clear it. A conditional write that was not answered may have happened: whoever
 // makes it reads what is there.
 func (b *Bucket) Put(ctx context.Context, key string, value []byte, ttl time.Duration, when pipeline.Condition) (rev uint64, err error) {
 	if when.Absent() {

@@ -30,9 +30,10 @@ func (t *Trail) Run(ctx context.Context) {
 
 // rewrite tries to write what is kept, the oldest first, and returns how much is left.
 func (t *Trail) rewrite(ctx context.Context) int {
-	for written := 0; ; written++ {
+	written := 0
+	for {
 		t.mu.Lock()
-		left := len(t.kept)
+		left := t.held.records
 		if left == 0 || ctx.Err() != nil {
 			t.mu.Unlock()
 			if left == 0 && written > 0 {
@@ -53,12 +54,14 @@ func (t *Trail) rewrite(ctx context.Context) int {
 		t.kept = t.kept[1:]
 		t.held.remove(r)
 		t.mu.Unlock()
+		written += r.n
 	}
 }
 
 // Close waits for what is under way and tries once more to write what is kept; what is left then is lost. Run has
 // returned, and nobody publishes any more. The connection stays open.
 func (t *Trail) Close(ctx context.Context) {
+	t.flushAll()
 	t.mu.Lock()
 	idle := make(chan struct{})
 	if len(t.pending) == 0 {

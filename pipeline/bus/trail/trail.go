@@ -39,9 +39,10 @@ type Trail struct {
 	acks *nats.Subscription
 
 	mu      sync.Mutex
-	sent    bounded           // not acknowledged yet
-	pending map[uint64]record // those that sent counts
-	first   uint64            // no pending record has a smaller number
+	sent    bounded              // not acknowledged yet
+	open    map[string]*gathered // by subject
+	pending map[uint64]record    // those that sent counts
+	first   uint64               // no pending record has a smaller number
 	next    uint64
 	idle    chan struct{} // closed when nothing is pending; nil: nobody waits for it
 	kept    []record      // the oldest first
@@ -58,9 +59,11 @@ type State struct {
 	Last    error // why a record was last refused; nil: none was
 }
 
+// record is a message with one record, or with several.
 type record struct {
 	subject string
 	data    []byte
+	n       int // records
 	at      time.Time
 }
 
@@ -68,18 +71,18 @@ type record struct {
 type bounded struct{ records, bytes int }
 
 func (b *bounded) add(r record) bool {
-	if b.records >= maxRecords || b.bytes+len(r.data) > maxBytes {
+	if b.records+r.n > maxRecords || b.bytes+len(r.data) > maxBytes {
 		return false
 	}
-	b.records, b.bytes = b.records+1, b.bytes+len(r.data)
+	b.records, b.bytes = b.records+r.n, b.bytes+len(r.data)
 	return true
 }
 
-func (b *bounded) remove(r record) { b.records, b.bytes = b.records-1, b.bytes-len(r.data) }
+func (b *bounded) remove(r record) { b.records, b.bytes = b.records-r.n, b.bytes-len(r.data) }
 
 // New makes a trail on a connection that stays the caller's. Run and Close belong to it.
 func New(nc *nats.Conn, log *slog.Logger) (*Trail, error) {
-	t := &Trail{log: log, pending: map[uint64]record{}, wake: make(chan struct{}, 1)}
+	t := &Trail{log: log, open: map[string]*gathered{}, pending: map[uint64]record{}, wake: make(chan struct{}, 1)}
 	inbox := nc.NewInbox()
 	var err error
 	// The publisher of JetStream waits for every acknowledgement. This one does not know JetStream: its messages name
@@ -111,21 +114,39 @@ func (b bare) Marshal(subject string, m *message.Message) (*nats.Msg, error) {
 	return out, nil
 }
 
-// Publish writes a record and does not wait for it. The trail keeps data; the caller must not change it afterwards.
+// Publish writes a record in a message of its own and does not wait for it. The trail keeps data; the caller must not
+// change it afterwards.
 func (t *Trail) Publish(subject string, data []byte) {
-	r := record{subject, data, time.Now()}
 	t.mu.Lock()
+	s := t.begin(record{subject, data, 1, time.Now()})
+	t.mu.Unlock()
+	t.send(s)
+}
+
+// sending is a record that is about to be sent; the zero value is none.
+type sending struct {
+	record
+	id uint64
+}
+
+// begin counts a record as sent, or keeps it. The lock is held.
+func (t *Trail) begin(r record) sending {
 	if !t.sent.add(r) {
 		t.keep(r, errBehind)
-		t.mu.Unlock()
-		return
+		return sending{}
 	}
 	id := t.next
 	t.next++
 	t.pending[id] = r
-	t.mu.Unlock()
-	if err := t.now.Publish(subject, message.NewMessage(strconv.FormatUint(id, 10), data)); err != nil {
-		t.settle(id, err)
+	return sending{r, id}
+}
+
+func (t *Trail) send(s sending) {
+	if s.n == 0 {
+		return
+	}
+	if err := t.now.Publish(s.subject, message.NewMessage(strconv.FormatUint(s.id, 10), s.data)); err != nil {
+		t.settle(s.id, err)
 	}
 }
 
@@ -193,13 +214,14 @@ func (t *Trail) keep(r record, err error) {
 			"subject", r.subject, "err", err)
 	}
 	if errors.Is(err, nats.ErrMaxPayload) || !t.held.add(r) {
-		if t.state.Lost++; t.state.Lost == 1 || t.state.Lost%1000 == 0 {
+		said := t.state.Lost
+		if t.state.Lost += int64(r.n); said == 0 || said/1000 != t.state.Lost/1000 {
 			t.log.Error("audit records are lost: they are too large, or no more can be kept",
-				"lost", t.state.Lost, "kept", len(t.kept), "err", err)
+				"lost", t.state.Lost, "kept", t.held.records, "err", err)
 		}
 		return
 	}
-	t.state.Late++
+	t.state.Late += int64(r.n)
 	t.kept = append(t.kept, r)
 	select {
 	case t.wake <- struct{}{}:
@@ -212,6 +234,6 @@ func (t *Trail) State() State {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.state
-	s.Waiting = len(t.kept)
+	s.Waiting = t.held.records
 	return s
 }

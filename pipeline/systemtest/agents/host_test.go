@@ -38,19 +38,22 @@ type installation struct {
 const agentsConfig = `version: 1
 agent:
   agents:
-    - {name: clerk, description: pays, instructions: You pay., model: m1, tools: [pay, look, agent/finder], state: {log: append}}
+    - {name: clerk, description: pays, instructions: You pay., model: m1, tools: [pay, look, agent/finder],
+        state: {log: append}}
     - {name: finder, model: m1, tools: [look], limits: {model-calls: 3}}
     - {name: judge, model: m1, output-schema: {type: object, required: [verdict]}}
   interceptor:
     approval: {policies: [{name: payments, tool: pay, when: args.amount > 10}]}
 tool:
   tools:
-    - {name: pay, executor: "go:note", effect: write, idempotent: false, input-schema: {type: object, properties: {amount: {type: integer}}}}
+    - {name: pay, executor: "go:note", effect: write, idempotent: false, input-schema: {type: object,
+        properties: {amount: {type: integer}}}}
     - {name: look, executor: "go:note", effect: read}
 `
 
 // newInstallation starts one whose provider answers with the function.
-func newInstallation(t *testing.T, model func(request []byte) (tools []map[string]any, text string)) (*installation, *list) {
+func newInstallation(t *testing.T, model func(request []byte) (tools []map[string]any, text string)) (*installation,
+	*list) {
 	t.Helper()
 	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -107,7 +110,7 @@ func newInstallation(t *testing.T, model func(request []byte) (tools []map[strin
 		_ = h.Stop(ctx)
 	})
 	srv, err := httpapi.New(httpapi.Config{Addr: "127.0.0.1:8080"}, httpapi.Deps{Entry: h.Entry(), Control: h.Control(),
-		Approvals: h, Agents: h.Agents(), Log: testLog(), Models: func(ctx context.Context) (out []httpapi.ModelInfo) {
+		Approvals: h, Agents: h.Agents(), Responses: h.Responses(), Cancel: h.CancelCall, Log: testLog(), Models: func(ctx context.Context) (out []httpapi.ModelInfo) {
 			for _, m := range h.ListModels(ctx) {
 				out = append(out, httpapi.ModelInfo{ID: m.ID})
 			}
@@ -186,11 +189,13 @@ func TestAnAgentOfTheConfigurationByEachFace(t *testing.T) {
 	status, body := i.do("POST", "/v1/agents/clerk/runs", `{"input":"go"}`)
 	require.Equal(t, 200, status, body)
 	require.Equal(t, want, gjson.Get(body, "output").String())
-	status, body = i.do("POST", "/v1/chat/completions", `{"model":"agent/clerk","messages":[{"role":"user","content":"go"}]}`)
+	status, body = i.do("POST", "/v1/chat/completions",
+		`{"model":"agent/clerk","messages":[{"role":"user","content":"go"}]}`)
 	require.Equal(t, 200, status, body)
 	require.Equal(t, want, gjson.Get(body, "choices.0.message.content").String())
 	require.EqualValues(t, 4, gjson.Get(body, "usage.total_tokens").Int())
-	_, body = i.do("POST", "/v1/chat/completions", `{"model":"agent/clerk","stream":true,"messages":[{"role":"user","content":"go"}]}`)
+	_, body = i.do("POST", "/v1/chat/completions",
+		`{"model":"agent/clerk","stream":true,"messages":[{"role":"user","content":"go"}]}`)
 	require.True(t, strings.HasSuffix(body, "data: [DONE]\n\n"), body)
 	require.Greater(t, strings.Count(body, `"content"`), 2, "it comes in pieces")
 	m, err := i.nc.Request("shallot.v1.agent.request", []byte(`{"model":"agent/clerk","input":"go"}`), 20*time.Second)
@@ -199,7 +204,8 @@ func TestAnAgentOfTheConfigurationByEachFace(t *testing.T) {
 	_, body = i.do("GET", "/v1/models", "")
 	require.Contains(t, body, `"agent/clerk"`)
 	require.Equal(t, []string{"look{}"}, ran.all(), "what is read again comes from the cache")
-	status, body = i.do("POST", "/v1/chat/completions", `{"model":"agent/nobody","messages":[{"role":"user","content":"go"}]}`)
+	status, body = i.do("POST", "/v1/chat/completions",
+		`{"model":"agent/nobody","messages":[{"role":"user","content":"go"}]}`)
 	require.Equal(t, 404, status, body)
 }
 
@@ -209,7 +215,8 @@ func TestARunIsFollowedApprovedAndReadOverHTTP(t *testing.T) {
 		if last(request).Role() == "tool" {
 			return nil, "paid"
 		}
-		return []map[string]any{call("a", "pay", `{"amount":"50"}`), call("b", "pay", `{"amount":5}`), call("c", "pay", `{"amount":70}`)}, ""
+		return []map[string]any{call("a", "pay", `{"amount":"50"}`), call("b", "pay", `{"amount":5}`),
+			call("c", "pay", `{"amount":70}`)}, ""
 	})
 	status, body := i.do("POST", "/v1/agents/clerk/runs", `{"input":"go","background":true}`)
 	require.Equal(t, 202, status, body)

@@ -6,8 +6,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,8 +19,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
-
-	"github.com/shallot-nats/shallot/pipeline/bus"
 )
 
 // server is a nats-server process that can be killed and started again on its port and directory.
@@ -44,7 +40,8 @@ func launchServer(t *testing.T) *server {
 	require.NoError(t, err)
 	s := &server{t: t, path: path, dir: dir, port: l.Addr().(*net.TCPAddr).Port}
 	require.NoError(t, l.Close())
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "conf"), []byte("jetstream { store_dir: \""+dir+"\", sync_interval: always }\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "conf"),
+		[]byte("jetstream { store_dir: \""+dir+"\", sync_interval: always }\n"), 0o600))
 	s.start()
 	t.Cleanup(s.kill)
 	return s
@@ -78,17 +75,6 @@ func (s *server) kill() {
 	_ = s.cmd.Wait()
 }
 
-func newSystemOn(t *testing.T, url string) *system {
-	t.Helper()
-	s := &system{t: t, url: url, turns: map[int][]string{}, tools: map[string]int{}, stopped: map[*bus.Node]bool{}}
-	js, err := jetstream.New(s.conn())
-	require.NoError(t, err)
-	require.NoError(t, bus.Provision(t.Context(), js, config()))
-	s.up = httptest.NewServer(http.HandlerFunc(s.serve))
-	t.Cleanup(s.up.Close)
-	return s
-}
-
 // A run of 30 steps with parallel tools, while every process dies in turn, the nats-server too.
 func TestLongARunSurvivesTheDeathOfEveryProcessAndTheServer(t *testing.T) {
 	srv := launchServer(t)
@@ -98,45 +84,13 @@ func TestLongARunSurvivesTheDeathOfEveryProcessAndTheServer(t *testing.T) {
 		if turn == turns {
 			return nil, "done"
 		}
-		return []map[string]any{call("a", "look", fmt.Sprintf(`{"a":%d}`, turn)), call("b", "look", fmt.Sprintf(`{"b":%d}`, turn))}, ""
+		return []map[string]any{call("a", "look", fmt.Sprintf(`{"a":%d}`, turn)),
+			call("b", "look", fmt.Sprintf(`{"b":%d}`, turn))}, ""
 	}
-	specs := []partSpec{s.part("door", true, false), s.part("owner", true, false), s.part("worker1", false, true), s.part("worker2", false, true)}
-	procs := make([]*proc, len(specs))
-	for i, p := range specs {
-		procs[i] = launch(t, p)
-	}
-	door := s.node(false, false)
-	r := request()
-	r.Submit, r.Deadline = true, time.Now().Add(20*time.Minute)
-	p, err := door.Accept(t.Context(), r)
-	require.NoError(t, err)
-	killed := 0
-	for last := -1; ; {
-		s.mu.Lock()
-		turn := len(s.turns)
-		s.mu.Unlock()
-		c, _, err := door.Peek(t.Context(), "acme", p.ID())
-		if err == nil && c != nil {
-			s.judge(c, turns, killed)
-			return
-		}
-		if turn != last && turn < turns && turn%3 == 0 {
-			last = turn
-			if i := killed % (len(procs) + 1); i < len(procs) {
-				procs[i].kill()
-				procs[i] = launch(t, specs[i])
-			} else {
-				srv.kill()
-				srv.start()
-			}
-			killed++
-		}
-		select {
-		case <-time.After(10 * time.Millisecond): // simulated: the kills come at any time, not at an event
-		case <-t.Context().Done():
-			t.Fatal("the test's time is over")
-		}
-	}
+	s.survive(turns, 3, time.Now().Add(20*time.Minute), func() {
+		srv.kill()
+		srv.start()
+	})
 }
 
 // Many runs wait for a person: they cost a process next to nothing, and it is ready soon after it has started.

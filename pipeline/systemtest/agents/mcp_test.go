@@ -62,7 +62,8 @@ func TestARunAsksThePersonAtTheMCPClient(t *testing.T) {
 		if last(request).Role() == "tool" {
 			return nil, "paid"
 		}
-		return []map[string]any{call("a", "pay", `{"amount":50}`), call("b", "pay", `{"amount":5}`), call("c", "pay", `{"amount":70}`)}, ""
+		return []map[string]any{call("a", "pay", `{"amount":50}`), call("b", "pay", `{"amount":5}`),
+			call("c", "pay", `{"amount":70}`)}, ""
 	})
 	do := func(answers ...*mcp.ElicitResult) (*mcp.CallToolResult, *apitest.Person) {
 		p := &apitest.Person{Answers: answers}

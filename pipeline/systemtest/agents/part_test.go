@@ -93,14 +93,16 @@ type registry struct{}
 
 func (registry) Get(_ context.Context, name string) (*tool.Definition, error) {
 	name, _, _ = strings.Cut(name, "@")
-	return &tool.Definition{Name: name, Version: "1", Source: tool.Operator, Executor: tool.Executor{Kind: tool.ExecGo, Name: name},
+	return &tool.Definition{Name: name, Version: "1", Source: tool.Operator,
+		Executor:    tool.Executor{Kind: tool.ExecGo, Name: name},
 		InputSchema: tool.JSON(`{"type":"object"}`)}, nil
 }
 
 // startNode starts a node whose models and tools ask the upstream.
 func startNode(ctx context.Context, nc *nats.Conn, p partSpec) (*bus.Node, error) {
 	desk, err := stages.NewApprovalDesk(&stages.ApprovalConfig{Policies: []approval.Policy{
-		{Name: "big", Tool: "pay", When: "(args.amount ?? 0) > 10"}, {Name: "soon", Tool: "brief", Expires: time.Second}}}, stages.Deps{Tools: registry{}, Parser: &args.Parser{}})
+		{Name: "big", Tool: "pay", When: "(args.amount ?? 0) > 10"}, {Name: "soon", Tool: "brief", Expires: time.Second}}},
+		stages.Deps{Tools: registry{}, Parser: &args.Parser{}})
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +118,8 @@ func startNode(ctx context.Context, nc *nats.Conn, p partSpec) (*bus.Node, error
 		Classify: func(*messages.Call) (string, error) { return "default", nil }}
 	if p.Target {
 		target := upstream(p.Upstream)
-		o.Targets = []bus.TargetRole{{Kind: messages.Model, Class: "default", Target: target}, {Kind: messages.Tool, Class: "default", Target: target}}
+		o.Targets = []bus.TargetRole{{Kind: messages.Model, Class: "default", Target: target},
+			{Kind: messages.Tool, Class: "default", Target: target}}
 	}
 	if err := o.Manager.Register(gate, true); err != nil {
 		return nil, err
@@ -125,7 +128,8 @@ func startNode(ctx context.Context, nc *nats.Conn, p partSpec) (*bus.Node, error
 	o.Agents = agent.New(agent.Options{
 		Entry: entry, Log: agent.Log{Store: runs}, Judge: desk, Out: testLog(),
 		Agent: func(_ context.Context, name string) (*agent.Spec, error) {
-			return &agent.Spec{Name: name, Model: "m", Tools: []string{"pay", "look", "brief", "guarded"}, Limits: agent.Limits{ModelCalls: 100}}, nil
+			return &agent.Spec{Name: name, Model: "m", Tools: []string{"pay", "look", "brief", "guarded"},
+				Limits: agent.Limits{ModelCalls: 100}}, nil
 		},
 		Tools: func(_ context.Context, _ string, s *agent.Spec) (out []agent.Tool, err error) {
 			for _, name := range s.Tools {

@@ -87,7 +87,8 @@ func TestAnAgentThatAnotherProcessHasPutIsKnown(t *testing.T) {
 	require.NoError(t, err)
 	_, err = kv.PutString(t.Context(), "agent.far", `{"definition":{"name":"far"},"by":"ann"}`)
 	require.NoError(t, err)
-	status, body := i.do("POST", "/v1/chat/completions", `{"model":"agent/far","messages":[{"role":"user","content":"go"}]}`)
+	status, body := i.do("POST", "/v1/chat/completions",
+		`{"model":"agent/far","messages":[{"role":"user","content":"go"}]}`)
 	require.Equal(t, 200, status, body)
 	require.Equal(t, "here", gjson.Get(body, "choices.0.message.content").String())
 	require.NoError(t, kv.Delete(t.Context(), "agent.far"))

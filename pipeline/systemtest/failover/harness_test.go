@@ -1,7 +1,6 @@
 package failover
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -22,6 +21,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/systemtest/pace"
 )
@@ -38,7 +38,7 @@ const patience = 20 * time.Second
 type system struct {
 	t   *testing.T
 	nc  *nats.Conn
-	log *safeBuffer
+	log apitest.Output
 }
 
 // newSystem starts everything in this process on an embedded server. env is the environment of the process.
@@ -51,9 +51,9 @@ func newSystem(t *testing.T, config string, env map[string]string, own ...pipeli
 		"nats.embedded.port": "-1", "nats.embedded.data": filepath.Join(dir, "data"), "nats.embedded.sync": "1m",
 	})
 	require.NoError(t, err)
-	s := &system{t: t, log: &safeBuffer{}}
+	s := &system{t: t}
 	h, err := host.Start(t.Context(), host.Options{
-		Config: l, Roles: host.Everything(), Name: t.Name(), Log: slog.New(slog.NewTextHandler(s.log, nil)),
+		Config: l, Roles: host.Everything(), Name: t.Name(), Log: slog.New(slog.NewTextHandler(&s.log, nil)),
 		Drain:  time.Second,
 		Getenv: func(key string) string { return env[key] }, Stages: own,
 	})
@@ -78,7 +78,6 @@ type answer struct {
 	status string
 	body   string // all that came, as it came
 	header nats.Header
-	took   time.Duration
 }
 
 func (a answer) standby() bool { return a.text == "standby" && a.fault == "" }
@@ -104,7 +103,6 @@ func (s *system) ask(model string, stream bool, header ...string) answer {
 			a.body)
 		a.take(m)
 		if !stream || len(m.Data) == 0 {
-			a.took = time.Since(begin)
 			return a
 		}
 	}
@@ -242,23 +240,6 @@ func provider(name, url, models string, more ...string) string {
 func configured(standbys, providers string, more ...string) string {
 	return "models:\n  providers:\n" + providers + strings.Join(more, "") +
 		"agent: {interceptor: {model-fallback: {fallback-models: [" + standbys + "], max-retries: 1}}}\n"
-}
-
-type safeBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *safeBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *safeBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
 
 func discard() *log.Logger { return slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) }

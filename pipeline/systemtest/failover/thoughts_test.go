@@ -13,6 +13,29 @@ import (
 
 func thought(text string) string { return chunk(`{"reasoning_content":"`+text+`"}`, "null") }
 
+// thinks asks the model a over NATS for a stream, closes seen at the first thought, and returns all thoughts and the
+// text.
+func (s *system) thinks(seen chan<- struct{}) (thoughts, text string) {
+	s.t.Helper()
+	sub, err := s.nc.SubscribeSync(s.nc.NewInbox())
+	require.NoError(s.t, err)
+	require.NoError(s.t, s.nc.PublishMsg(&nats.Msg{Subject: "shallot.v1.model.request", Reply: sub.Subject,
+		Data: []byte(`{"model":"a","stream":true,"messages":[{"role":"user","content":"hi"}]}`)}))
+	for {
+		m, err := sub.NextMsg(patience)
+		require.NoError(s.t, err, "the model goes on when its first thought was seen")
+		require.Empty(s.t, m.Header.Get("Shallot-Fault"), string(m.Data))
+		if len(m.Data) == 0 {
+			return thoughts, text
+		}
+		if d := gjson.GetBytes(m.Data, "choices.0.delta.reasoning_content").String(); d != "" && thoughts == "" {
+			close(seen)
+		}
+		thoughts += gjson.GetBytes(m.Data, "choices.0.delta.reasoning_content").String()
+		text += gjson.GetBytes(m.Data, "choices.0.delta.content").String()
+	}
+}
+
 func TestThoughtsAreShownAsTheyCome(t *testing.T) { // (FO-9)
 	t.Parallel()
 	seen := make(chan struct{})
@@ -26,24 +49,7 @@ func TestThoughtsAreShownAsTheyCome(t *testing.T) { // (FO-9)
 		events(w, thought(" so"), delta("hi"), finish("stop"), "[DONE]")
 	}})
 	s := newSystem(t, "models:\n  providers:\n"+provider("up", u.URL, "a"), nil)
-	sub, err := s.nc.SubscribeSync(s.nc.NewInbox())
-	require.NoError(t, err)
-	require.NoError(t, s.nc.PublishMsg(&nats.Msg{Subject: "shallot.v1.model.request", Reply: sub.Subject,
-		Data: []byte(`{"model":"a","stream":true,"messages":[{"role":"user","content":"hi"}]}`)}))
-	var thoughts, text string
-	for {
-		m, err := sub.NextMsg(patience)
-		require.NoError(t, err, "the model goes on when its first thought was seen")
-		require.Empty(t, m.Header.Get("Shallot-Fault"), string(m.Data))
-		if len(m.Data) == 0 {
-			break
-		}
-		if d := gjson.GetBytes(m.Data, "choices.0.delta.reasoning_content").String(); d != "" && thoughts == "" {
-			close(seen)
-		}
-		thoughts += gjson.GetBytes(m.Data, "choices.0.delta.reasoning_content").String()
-		text += gjson.GetBytes(m.Data, "choices.0.delta.content").String()
-	}
+	thoughts, text := s.thinks(seen)
 	require.Equal(t, "hm so", thoughts)
 	require.Equal(t, "hi", text)
 }
@@ -55,7 +61,8 @@ func TestThoughtsBehindAFilterAreHeldForABoundedTime(t *testing.T) {
 	seen := make(chan struct{})
 	u := newUpstream(t, map[string]play{
 		"a": func(w http.ResponseWriter, r *http.Request, _ bool) {
-			events(w, chunk(`{"role":"assistant","content":""}`, "null"), thought("to a@b.example now "+strings.Repeat("so ", 100)))
+			events(w, chunk(`{"role":"assistant","content":""}`, "null"),
+				thought("to a@b.example now "+strings.Repeat("so ", 100)))
 			select {
 			case <-seen:
 			case <-r.Context().Done():
@@ -67,25 +74,9 @@ func TestThoughtsBehindAFilterAreHeldForABoundedTime(t *testing.T) {
 	})
 	s := newSystem(t, "models:\n  timeouts: {first-token-hold: 50ms, idle: 1s}\n  providers:\n"+
 		provider("up", u.URL, "a, breaks")+provider("other", newUpstream(t, nil).URL, "standby")+
-		"agent: {interceptor: {pii: {enabled: true, apply-to-output: true}, model-fallback: {fallback-models: [standby]}}}\n", nil)
-	sub, err := s.nc.SubscribeSync(s.nc.NewInbox())
-	require.NoError(t, err)
-	require.NoError(t, s.nc.PublishMsg(&nats.Msg{Subject: "shallot.v1.model.request", Reply: sub.Subject,
-		Data: []byte(`{"model":"a","stream":true,"messages":[{"role":"user","content":"hi"}]}`)}))
-	var thoughts, text string
-	for {
-		m, err := sub.NextMsg(patience)
-		require.NoError(t, err, "the model goes on when its thoughts were seen")
-		require.Empty(t, m.Header.Get("Shallot-Fault"), string(m.Data))
-		if len(m.Data) == 0 {
-			break
-		}
-		if d := gjson.GetBytes(m.Data, "choices.0.delta.reasoning_content").String(); d != "" && thoughts == "" {
-			close(seen)
-		}
-		thoughts += gjson.GetBytes(m.Data, "choices.0.delta.reasoning_content").String()
-		text += gjson.GetBytes(m.Data, "choices.0.delta.content").String()
-	}
+		"agent: {interceptor: {pii: {enabled: true, apply-to-output: true}, model-fallback: {fallback-models: "+
+		"[standby]}}}\n", nil)
+	thoughts, text := s.thinks(seen)
 	require.Contains(t, thoughts, "so so")
 	require.NotContains(t, thoughts, "a@b.example")
 	require.Equal(t, "hi", text)
@@ -128,7 +119,7 @@ func TestACallWaitsForAProviderThatAsksForPatience(t *testing.T) { // (FO-1)
 func TestAStreamThatSpeaksIsNotHurried(t *testing.T) { // (FO-2)
 	t.Parallel()
 	u := newUpstream(t, map[string]play{"slow": func(w http.ResponseWriter, r *http.Request, _ bool) {
-		for range 10 {
+		for range 18 {
 			events(w, delta("."))
 			select {
 			case <-r.Context().Done():
@@ -140,8 +131,8 @@ func TestAStreamThatSpeaksIsNotHurried(t *testing.T) { // (FO-2)
 	}})
 	providers := provider("up", u.URL, "slow") + provider("other", newUpstream(t, nil).URL, "standby")
 	s := newSystem(t, configured("standby", providers), nil)
-	a := s.ask("slow", true, "Shallot-Timeout", "5s") // half of it is the run's share, until it says something
+	a := s.ask("slow", true, "Shallot-Timeout", "10s") // half of it is the run's share, until it says something
 	require.Empty(t, a.fault, a.body)
-	require.Equal(t, "..........", a.text)
+	require.Equal(t, strings.Repeat(".", 18), a.text)
 	require.Equal(t, []string{"slow"}, u.names())
 }

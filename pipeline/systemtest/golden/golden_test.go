@@ -3,7 +3,6 @@
 package golden
 
 import (
-	"bytes"
 	"context"
 	"flag"
 	"fmt"
@@ -15,13 +14,14 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
+
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 )
 
 var update = flag.Bool("update", false, "write the answers under testdata anew")
@@ -38,32 +38,8 @@ type row struct {
 type gateway struct {
 	http string // host:port
 	nats string // URL
-	said *output
+	said apitest.Output
 	nc   *nats.Conn
-}
-
-// output collects what a process says.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-	news chan struct{}
-}
-
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.text.Write(b)
-	select {
-	case o.news <- struct{}{}:
-	default:
-	}
-	return len(b), nil
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
 }
 
 // build builds the gateway once for all tests.
@@ -86,8 +62,8 @@ func start(t *testing.T, bin, config string, env ...string) *gateway {
 	require.NoError(t, os.WriteFile(file, []byte(config), 0o600))
 	cmd := exec.Command(bin, "--config", file, "--http", "127.0.0.1:0", "--admin", "none", "--nats-port", "-1",
 		"--data", filepath.Join(dir, "data"))
-	g := &gateway{said: &output{news: make(chan struct{}, 1)}}
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, g.said, g.said
+	g := &gateway{}
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &g.said, &g.said
 	cmd.Env = append([]string{"HOME=" + dir, "PATH=" + os.Getenv("PATH"), "SHALLOT_BUS__LAME_DUCK=0s"}, env...)
 	require.NoError(t, cmd.Start())
 	done := make(chan struct{})
@@ -101,21 +77,8 @@ func start(t *testing.T, bin, config string, env ...string) *gateway {
 			<-done
 		}
 	})
-	ready := regexp.MustCompile(`(?s)HTTP +http://(\S+)/v1.*NATS +(nats://\S+).*ready in`)
-	limit := time.After(30 * time.Second)
-	for {
-		if m := ready.FindStringSubmatch(g.said.String()); m != nil {
-			g.http, g.nats = m[1], m[2]
-			break
-		}
-		select {
-		case <-g.said.news:
-		case <-done:
-			require.FailNow(t, "the gateway ended", g.said.String())
-		case <-limit:
-			require.FailNow(t, "the gateway was not ready in time", g.said.String())
-		}
-	}
+	ready := g.said.Await(t, done, `(?s)HTTP +http://(\S+)/v1.*NATS +(nats://\S+).*ready in`)
+	g.http, g.nats = ready[1], ready[2]
 	nc, err := nats.Connect(g.nats, nats.UserInfo("op", "op-key"))
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)

@@ -62,11 +62,17 @@ type door struct {
 func doors() []door {
 	const chat = `{"model":"demo/echo","messages":[{"role":"user","content":"hi"}],"x":%s}`
 	messages := strings.Replace(chat, "{", `{"max_tokens":9,`, 1)
+	answer := `{"model":"demo/echo","input":[{"role":"user","content":"hi"}],"x":%s}`
 	edit := `{"items":[{"title":"a"}],"replace":%s}`
 	return []door{
 		{name: "chat", http: "POST /v1/chat/completions", key: acme, in: chat},
 		{name: "messages", http: "POST /v1/messages", key: acme, in: messages},
 		{name: "count tokens", http: "POST /v1/messages/count_tokens", key: acme, in: messages},
+		{name: "responses", http: "POST /v1/responses", key: acme, in: answer},
+		{name: "count input tokens", http: "POST /v1/responses/input_tokens", key: acme, in: answer},
+		{name: "compact", http: "POST /v1/responses/compact", key: acme, in: answer},
+		{name: "conversation", http: "POST /v1/conversations", key: acme, in: `{"items":[{"role":"user","content":%s}]}`},
+		{name: "embeddings", http: "POST /v1/embeddings", key: acme, in: `{"model":"demo/embed","input":"hi","x":%s}`},
 		{name: "agent", http: "POST /v1/agents/a/chat/completions", key: acme, in: chat},
 		{name: "tool", http: "POST /v1/tools/echo/call", key: acme, in: `{"message":%s}`, tool: true},
 		{name: "todo", http: "PUT /v1/todo/s", key: acme, in: edit},
@@ -194,13 +200,14 @@ func TestTheHTTPDoorBoundsWhatItReads(t *testing.T) {
 		"a chunk that hangs":   {head + "Transfer-Encoding: chunked\r\n\r\n5\r\n{", "408"},
 		"a body that is short": {head + "Content-Length: 4\r\nConnection: close\r\n\r\n{}{}", "400"},
 		"a length too far":     {head + "Content-Length: 99999999999\r\n\r\n{}", "413"},
-		"a chunk too far":      {head + "Transfer-Encoding: chunked\r\n\r\n200000\r\n" + strings.Repeat(" ", 2<<20) + "\r\n0\r\n\r\n", "413"},
-		"a wrong coding":       {head + "Content-Encoding: br\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}", "415"},
-		"no HTTP":              {"hello\r\n\r\n", "400"},
-		"a coding unknown":     {head + "Transfer-Encoding: br\r\n\r\n", "501"},
-		"two hosts":            {"GET /livez HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400"},
-		"no host":              {"GET /livez HTTP/1.1\r\n\r\n", "400"},
-		"HTTP/9":               {"GET / HTTP/9.9\r\n\r\n", "505"},
+		"a chunk too far": {head + "Transfer-Encoding: chunked\r\n\r\n200000\r\n" + strings.Repeat(" ", 2<<20) +
+			"\r\n0\r\n\r\n", "413"},
+		"a wrong coding":   {head + "Content-Encoding: br\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}", "415"},
+		"no HTTP":          {"hello\r\n\r\n", "400"},
+		"a coding unknown": {head + "Transfer-Encoding: br\r\n\r\n", "501"},
+		"two hosts":        {"GET /livez HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400"},
+		"no host":          {"GET /livez HTTP/1.1\r\n\r\n", "400"},
+		"HTTP/9":           {"GET / HTTP/9.9\r\n\r\n", "505"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1,7 +1,6 @@
 package isolation
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -12,7 +11,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +20,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/api/httpapi"
 	"github.com/shallot-nats/shallot/pipeline/api/mcpapi"
 	"github.com/shallot-nats/shallot/pipeline/host"
@@ -47,7 +46,7 @@ type installation struct {
 	t      *testing.T
 	server *server.Server
 	host   *host.Host // of the gateway
-	log    *lines
+	log    apitest.Output
 	http   *httpapi.Server
 	base   string // of the main listener
 	admin  string // of the listener for operators
@@ -138,24 +137,6 @@ func keys() string {
 	)
 }
 
-// lines is a log that a test reads while it is written.
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // start runs an installation. yaml is added to its configuration.
 func start(t *testing.T, yaml string) *installation {
 	t.Helper()
@@ -164,8 +145,8 @@ func start(t *testing.T, yaml string) *installation {
 
 func startOn(t *testing.T, s *server.Server, yaml string) *installation {
 	t.Helper()
-	i := &installation{t: t, server: s, log: &lines{}}
-	log := slog.New(slog.NewTextHandler(i.log, nil))
+	i := &installation{t: t, server: s}
+	log := slog.New(slog.NewTextHandler(&i.log, nil))
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
 	require.NoError(t, os.WriteFile(file, []byte("version: 1\n"+yaml), 0o600))
 	run := func(user, provision string, roles host.Roles) *host.Host {
@@ -209,7 +190,8 @@ func (i *installation) serve(log *slog.Logger) {
 		},
 	})
 	require.NoError(t, err)
-	m, err := mcpapi.New(mcpapi.Options{Entry: h.Entry(), Source: h, Agents: h.Agents(), Approvals: h, Version: "1", Log: log,
+	m, err := mcpapi.New(mcpapi.Options{Entry: h.Entry(), Source: h, Agents: h.Agents(), Approvals: h,
+		Version: "1", Log: log,
 		Local: api.Identity{Tenant: "default", Role: api.RoleCaller}})
 	require.NoError(t, err)
 	t.Cleanup(m.Close)

@@ -100,9 +100,10 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 		"POST /v1/agents/{agent}/runs/{run}/cancel":  func(t *testing.T) { run(t, "POST", "/cancel", "{}") },
 	}
 	all := map[string]func(t *testing.T){
-		"POST /v1/chat/completions": chat("/v1/chat/completions", promptBody, v.chat, "key-1"), "POST /chat/completions": chat("/chat/completions", promptBody, v.chat, "key-1"),
-		"POST /v1/messages":   chat("/v1/messages", messagesBody, v.chat, "key-messages"),
-		"POST /v1/embeddings": chat("/v1/embeddings", embedBody, v.vectors, "key-embed"),
+		"POST /v1/chat/completions": chat("/v1/chat/completions", promptBody, v.chat, "key-1"),
+		"POST /chat/completions":    chat("/chat/completions", promptBody, v.chat, "key-1"),
+		"POST /v1/messages":         chat("/v1/messages", messagesBody, v.chat, "key-messages"),
+		"POST /v1/embeddings":       chat("/v1/embeddings", embedBody, v.vectors, "key-embed"),
 		"POST /v1/messages/count_tokens": func(t *testing.T) {
 			nothing(t, post(t, "/v1/messages/count_tokens", messagesBody), 200)
 		},
@@ -111,6 +112,10 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 			for _, more := range []string{`"previous_response_id":"` + v.response + `"`, `"conversation":"` + v.talk + `"`,
 				`"conversation":{"id":"` + v.talk + `"}`, `"previous_response_id":"` + v.background + `"`} {
 				nothing(t, post(t, "/v1/responses", `{"model":"demo/echo","input":"x",`+more+`}`), 404)
+			}
+			for _, held := range []string{v.held, v.running, v.chat} {
+				nothing(t, post(t, "/v1/responses", `{"model":"demo/echo","input":[{"type":"mcp_approval_response",`+
+					`"approval_request_id":"mcpr_`+held+`_0_0","approve":true}]}`), 404)
 			}
 			for _, item := range []string{v.item, v.line, "in_" + v.response + "_0"} {
 				for _, kind := range []string{`"type":"item_reference",`, ""} {
@@ -122,6 +127,10 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 		"POST /v1/responses/input_tokens": func(t *testing.T) {
 			body := `{"model":"demo/echo","input":"x","previous_response_id":"` + v.response + `"}`
 			nothing(t, post(t, "/v1/responses/input_tokens", body), 404)
+		},
+		"POST /v1/responses/compact": func(t *testing.T) {
+			body := `{"model":"demo/echo","input":"x","previous_response_id":"` + v.response + `"}`
+			nothing(t, post(t, "/v1/responses/compact", body), 404)
 		},
 		"GET /v1/responses/{response}":             gone("GET", "/v1/responses/%s", v.response, v.background),
 		"DELETE /v1/responses/{response}":          gone("DELETE", "/v1/responses/%s", v.response, v.background),
@@ -166,7 +175,9 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 			r := post(t, "/v1/tools/readEvictedResult/call", `{"path":"`+v.evicted+`"}`)
 			require.NotContains(t, r.body, canary)
 		},
-		"GET /v1/agents/{agent}":        func(t *testing.T) { nothing(t, get(t, "/v1/agents/helper", "Shallot-Tenant: acme"), 200) },
+		"GET /v1/agents/{agent}": func(t *testing.T) {
+			nothing(t, get(t, "/v1/agents/helper", "Shallot-Tenant: acme"), 200)
+		},
 		"PUT /v1/agents/{agent}":        forbidden("PUT", "/v1/agents/forged", `{}`),
 		"DELETE /v1/agents/{agent}":     forbidden("DELETE", "/v1/agents/helper", ""),
 		"POST /v1/tools":                forbidden("POST", "/v1/tools", `{"name":"forged","executor":"go:echo"}`),
@@ -258,7 +269,8 @@ func (i *installation) tryMCP(t *testing.T, v victim) {
 		}
 	}
 	bearer := apitest.TaskClient{URL: i.base, Key: "key-globex", Without: true, Caps: apitest.WithForms}
-	for _, more := range []string{"", `,"inputResponses":{"approval":{"action":"accept","content":{"decision":"approve"}}}`} {
+	for _, more := range []string{"",
+		`,"inputResponses":{"approval":{"action":"accept","content":{"decision":"approve"}}}`} {
 		a := bearer.Do(t, "tools/call", `{"name":"add","arguments":`+bigBody+`,"requestState":"`+v.state+`"`+more+`}`)
 		require.NotContains(t, a.Raw, "1001", "the other tenant's call was decided, or its result read")
 		require.NotEqual(t, v.state, a.Get("result.requestState").Str)

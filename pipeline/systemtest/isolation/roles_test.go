@@ -130,7 +130,8 @@ func TestEachRoleCanDoItsWork(t *testing.T) {
 	require.Contains(t, operator.ask(t, "shallot.v1.control.enable", "logging").body, "logging")
 	require.Equal(t, 200, operator.ask(t, "shallot.v1.control.diagnostics", "").status)
 	of := func(name string) string { return operator.ask(t, "shallot.v1.tenant."+name+".calls.list", "").body }
-	require.Eventually(t, func() bool { return strings.Contains(of(acme), keyed.header("Shallot-Call")) }, 10*time.Second, 20*time.Millisecond)
+	require.Eventually(t,
+		func() bool { return strings.Contains(of(acme), keyed.header("Shallot-Call")) }, 10*time.Second, 20*time.Millisecond)
 	require.NotContains(t, of("globex"), keyed.header("Shallot-Call"))
 	require.Contains(t, operator.ask(t, "shallot.v1.tenant.acme.calls.get", keyed.header("Shallot-Call")).body, `"steps"`)
 
@@ -190,7 +191,8 @@ var roles = map[string]role{
 		publish: slices.Concat(
 			internal,
 			store,
-			[]string{ours + "control.report", ours + "control.calls", ours + "control.watch", ours + "call.entry.", "$KV.", "$JS.ACK.SHALLOT_CALLS.",
+			[]string{ours + "control.report", ours + "control.calls", ours + "control.watch", ours + "call.entry.",
+				"$KV.", "$JS.ACK.SHALLOT_CALLS.",
 				"$JS.ACK._.x.SHALLOT_CALLS.", "$JS.API.CONSUMER.MSG.NEXT.SHALLOT_CALLS.", "$JS.API.STREAM.MSG.GET.",
 				"$JS.API.STREAM.MSG.DELETE.SHALLOT_DEAD", "$SRV.INFO", "_INBOX"},
 		),

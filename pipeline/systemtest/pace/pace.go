@@ -1,5 +1,5 @@
-// Package pace says how much the suites do at once, and how often. They wait for most of their time: for deadlines, lost
-// leases, and processes that start and stop.
+// Package pace says how much the suites do at once, and how often. They wait for most of their time: for deadlines,
+// lost leases, and processes that start and stop.
 package pace
 
 import (

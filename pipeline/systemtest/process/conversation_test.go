@@ -63,13 +63,15 @@ func (r upRequest) check() string {
 	open := map[string]bool{}
 	for i, m := range r.Messages {
 		if m.Role != "tool" && len(open) > 0 {
-			return fmt.Sprintf("An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'. messages[%d]: %v", i, open)
+			return fmt.Sprintf("An assistant message with 'tool_calls' must be followed by tool messages responding to "+
+				"each 'tool_call_id'. messages[%d]: %v", i, open)
 		}
 		content := string(m.Content)
 		switch m.Role {
 		case "tool":
 			if m.ToolCallID == nil || !open[*m.ToolCallID] {
-				return fmt.Sprintf("Invalid parameter: messages with role 'tool' must be a response to a preceding message with 'tool_calls'. messages[%d]", i)
+				return fmt.Sprintf("Invalid parameter: messages with role 'tool' must be a response to a preceding message "+
+					"with 'tool_calls'. messages[%d]", i)
 			}
 			delete(open, *m.ToolCallID)
 		case "assistant":
@@ -93,15 +95,16 @@ func (r upRequest) check() string {
 		}
 	}
 	if len(open) > 0 {
-		return fmt.Sprintf("An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id': %v at the end", open)
+		return fmt.Sprintf("An assistant message with 'tool_calls' must be followed by tool messages responding to each "+
+			"'tool_call_id': %v at the end", open)
 	}
 	return ""
 }
 
 func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet {
-		_,
-			_ = io.WriteString(w, `{"object":"list","data":[{"id":"gpt-test","object":"model","created":1,"owned_by":"test"}]}`)
+		_, _ = io.WriteString(w,
+			`{"object":"list","data":[{"id":"gpt-test","object":"model","created":1,"owned_by":"test"}]}`)
 		return
 	}
 	raw, _ := io.ReadAll(r.Body)
@@ -118,8 +121,7 @@ func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if why != "" {
 		p.refused = append(p.refused, why)
 		w.WriteHeader(400)
-		_,
-			_ = w.Write(rawjson.Encode(map[string]any{"error": map[string]any{"message": why, "type": "invalid_request_error",
+		_, _ = w.Write(rawjson.Encode(map[string]any{"error": map[string]any{"message": why, "type": "invalid_request_error",
 			"param": "messages", "code": nil}}))
 		return
 	}
@@ -136,21 +138,22 @@ func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			fmt.Sprintf(`{"index":%d,"message":{"role":"assistant","content":%q},"finish_reason":"stop"}`, i, text))
 	}
 	if !q.Stream {
-		_,
-			_ = fmt.Fprintf(w,
-			`{"id":"c1","object":"chat.completion","created":1,"model":%q,"choices":[%s],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`, q.Model, strings.Join(choices, ","))
+		_, _ = fmt.Fprintf(w,
+			`{"id":"c1","object":"chat.completion","created":1,"model":%q,"choices":[%s],"usage":{"prompt_tokens":1,`+
+				`"completion_tokens":1,"total_tokens":2}}`, q.Model, strings.Join(choices, ","))
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	for i := range max(q.N, 1) {
 		for _, word := range strings.SplitAfter(text, " ") {
-			_,
-				_ = fmt.Fprintf(w,
-				"data: {\"id\":\"c1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":%q,\"choices\":[{\"index\":%d,\"delta\":{\"role\":\"assistant\",\"content\":%q},\"finish_reason\":null}]}\n\n", q.Model, i, word)
+			_, _ = fmt.Fprintf(w,
+				"data: {\"id\":\"c1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":%q,"+
+					"\"choices\":[{\"index\":%d,\"delta\":{\"role\":\"assistant\",\"content\":%q},\"finish_reason\":null}]}\n\n",
+				q.Model, i, word)
 		}
-		_,
-			_ = fmt.Fprintf(w,
-			"data: {\"id\":\"c1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":%q,\"choices\":[{\"index\":%d,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n", q.Model, i)
+		_, _ = fmt.Fprintf(w,
+			"data: {\"id\":\"c1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":%q,"+
+				"\"choices\":[{\"index\":%d,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n", q.Model, i)
 	}
 	_, _ = io.WriteString(w, "data: [DONE]\n\n")
 }
@@ -166,7 +169,8 @@ func (v *conversation) add(format string, args ...any) {
 func (v *conversation) turn(i int) {
 	filler := strings.Repeat(fmt.Sprintf("fact %d of the matter, ", i), 60)
 	if i%4 == 0 {
-		v.add(`{"role":"user","content":[{"type":"text","text":"question %d about this"},{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw0KGgo="}}]}`, i)
+		v.add(`{"role":"user","content":[{"type":"text","text":"question %d about this"},{"type":"image_url",`+
+			`"image_url":{"url":"data:image/png;base64,iVBORw0KGgo="}}]}`, i)
 	} else {
 		v.add(`{"role":"user","content":"question %d: %s"}`, i, filler)
 	}
@@ -191,8 +195,10 @@ func (v *conversation) turn(i int) {
 }
 
 func (v *conversation) body(extra string) string {
-	tools := `[{"type":"function","function":{"name":"look_up","description":"looks up a fact","parameters":{"type":"object"}}}]`
-	return fmt.Sprintf(`{"model":"gpt-test","temperature":0,"tools":%s,"messages":[{"role":"system","content":"You are helpful."},%s]%s}`, tools, strings.Join(v.list, ","), extra)
+	tools := `[{"type":"function","function":{"name":"look_up","description":"looks up a fact",` +
+		`"parameters":{"type":"object"}}}]`
+	return fmt.Sprintf(`{"model":"gpt-test","temperature":0,"tools":%s,"messages":[{"role":"system","content":"You `+
+		`are helpful."},%s]%s}`, tools, strings.Join(v.list, ","), extra)
 }
 
 const everyStage = `
@@ -295,7 +301,9 @@ func TestLongConversation(t *testing.T) {
 		}
 	})
 	t.Run("the last message has tool results", func(t *testing.T) {
-		v.add(`{"role":"assistant","content":null,"tool_calls":[{"id":"x1","type":"function","function":{"name":"look_up","arguments":"{}"}},{"id":"x2","type":"function","function":{"name":"look_up","arguments":"{}"}}]}`)
+		v.add(`{"role":"assistant","content":null,"tool_calls":[{"id":"x1","type":"function",` +
+			`"function":{"name":"look_up","arguments":"{}"}},{"id":"x2","type":"function","function":{"name":"look_up",` +
+			`"arguments":"{}"}}]}`)
 		v.add(`{"role":"tool","tool_call_id":"x2","content":"two"}`)
 		v.add(`{"role":"tool","tool_call_id":"x1","content":[{"type":"text","text":"one"}]}`)
 		good(v.body(""))

@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,6 +22,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/systemtest/pace"
 )
 
@@ -75,7 +75,7 @@ func (c *cluster) stop() {
 	for _, p := range c.all {
 		p.wait()
 		if c.t.Failed() && os.Getenv("SHALLOT_TEST_LOG") != "" {
-			c.t.Logf("%s:\n%s", p.cmd, p.said())
+			c.t.Logf("%s:\n%s", p.cmd, p.String())
 		}
 	}
 }
@@ -122,47 +122,15 @@ func newClusterOf(t *testing.T, server []string, env ...string) *cluster {
 
 // process is one process of the installation, with what it said.
 type process struct {
+	apitest.Output
 	cmd  *exec.Cmd
-	mu   sync.Mutex
-	text bytes.Buffer
-	news chan struct{}
 	done chan struct{}
-}
-
-func (p *process) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.text.Write(b)
-	select {
-	case p.news <- struct{}{}:
-	default:
-	}
-	return len(b), nil
-}
-
-func (p *process) said() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.text.String()
 }
 
 // await waits until the process has said what the expression finds, and returns its groups.
 func (p *process) await(t *testing.T, expr string) []string {
 	t.Helper()
-	re := regexp.MustCompile(expr)
-	limit := time.After(30 * time.Second)
-	for {
-		if m := re.FindStringSubmatch(p.said()); m != nil {
-			return m
-		}
-		select {
-		case <-p.news:
-		case <-p.done:
-			require.FailNow(t, "a process ended before it was ready", "%s\n%s", p.cmd, p.said())
-		case <-limit:
-			require.FailNow(t, "a process was not ready in time", "%s\n%s", p.cmd, p.said())
-		}
-	}
+	return p.Await(t, p.done, expr)
 }
 
 func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
@@ -183,8 +151,7 @@ func (p *process) wait() {
 
 func (c *cluster) process(name string, args ...string) *process {
 	c.t.Helper()
-	p := &process{cmd: exec.Command(filepath.Join(binDir, name), args...), news: make(chan struct{}, 1),
-		done: make(chan struct{})}
+	p := &process{cmd: exec.Command(filepath.Join(binDir, name), args...), done: make(chan struct{})}
 	p.cmd.Dir = c.t.TempDir()
 	p.cmd.Stdout, p.cmd.Stderr = p, p
 	p.cmd.Env = []string{"HOME=" + p.cmd.Dir, "PATH=" + os.Getenv("PATH"), "NO_PROXY=127.0.0.1",

@@ -55,7 +55,7 @@ func TestMicro(t *testing.T) {
 	pings := service[micro.Ping](t, c, "$SRV.PING")
 	require.Len(t, pings, 2, "every process answers")
 	for _, p := range pings {
-		require.Contains(t, []string{"shallot-gateway", "shallot-worker"}, p.Name)
+		require.Contains(t, []string{"shallot-gateway", "shallot-worker-model-tool-stages"}, p.Name)
 		require.Len(t, service[micro.Ping](t, c, "$SRV.PING."+p.Name), 1, "each process has a name of its own")
 		require.Equal(t, micro.PingResponseType, p.Type)
 		require.Regexp(t, `^\d+\.\d+\.\d+`, p.Version)
@@ -64,7 +64,8 @@ func TestMicro(t *testing.T) {
 	endpoints := map[string]micro.EndpointInfo{}
 	for _, i := range service[micro.Info](t, c, "$SRV.INFO.shallot") {
 		require.Equal(t, micro.InfoResponseType, i.Type)
-		require.Contains(t, i.Description, map[string]string{"true": "owns calls", "false": "model/demo"}[i.Metadata["entry"]])
+		require.Contains(t, i.Description, map[string]string{"true": "owns calls",
+			"false": "model/demo"}[i.Metadata["entry"]])
 		require.NotEmpty(t, i.Metadata["config_revision"])
 		for _, e := range i.Endpoints {
 			require.Regexp(t, `^[A-Za-z0-9_-]+$`, e.Name)

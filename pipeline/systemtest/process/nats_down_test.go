@@ -25,7 +25,7 @@ func TestTheServerIsNotThereYetAndNotThereAnyMore(t *testing.T) {
 
 	hasty := c.process("gateway", "--nats", "nats://"+addr, "--http", "127.0.0.1:0", "--admin", "none")
 	<-hasty.done
-	require.Contains(t, hasty.said(), "is nats-server running there")
+	require.Contains(t, hasty.String(), "is nats-server running there")
 	g := c.process("gateway", "--nats", "nats://"+addr, "--http", "127.0.0.1:0", "--admin", "none", "--wait", "1m")
 	w := c.process("worker", "--nats", "nats://"+addr, "--wait", "1m")
 	g.await(t, "waited for")

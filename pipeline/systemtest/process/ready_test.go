@@ -26,7 +26,8 @@ func TestReadinessSaysWhoIsMissing(t *testing.T) {
 			text = string(r.body)
 			one := gjson.Get(text, `checks.#(name=="`+name+`")`)
 			reason := one.Get("reason").Str
-			return r.status == status && one.Get("state").Str == state && (part == "") == (reason == "") && strings.Contains(reason, part)
+			return r.status == status && one.Get("state").Str == state && (part == "") == (reason == "") &&
+				strings.Contains(reason, part)
 		}, 20*time.Second, 50*time.Millisecond, "%s", &text)
 	}
 	check(503, "stages", "", "model/audit")

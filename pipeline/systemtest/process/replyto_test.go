@@ -37,7 +37,8 @@ func TestNoAnswerGoesAnywhereButToAnInbox(t *testing.T) {
 	conf, err := filepath.Abs("../../../deploy/nats-permissions.conf")
 	require.NoError(t, err)
 	var env []string
-	for _, who := range []string{"SHALLOT_ADMIN", "GATEWAY", "WORKER", "OPERATOR", "ACME", "TOOL", "STAGE", "OBSERVER", "SYS"} {
+	for _, who := range []string{"SHALLOT_ADMIN", "GATEWAY", "WORKER", "OPERATOR", "ACME", "TOOL",
+		"STAGE", "OBSERVER", "SYS"} {
 		env = append(env, who+"_PASSWORD=secret")
 	}
 	c := newClusterOf(t, []string{"-c", conf}, env...)
@@ -120,7 +121,7 @@ func TestNoAnswerGoesAnywhereButToAnInbox(t *testing.T) {
 	require.Zero(t, began.Load(), "no work was done")
 	warned := 0
 	for _, p := range c.all[1:] {
-		warned += strings.Count(p.said(), "not an inbox")
+		warned += strings.Count(p.String(), "not an inbox")
 	}
 	require.Positive(t, warned)
 	require.Less(t, warned, 20, "who floods us does not fill the log")

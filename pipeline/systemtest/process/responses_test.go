@@ -6,18 +6,19 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 	"github.com/tidwall/gjson"
 )
 
-// The gateway of a background response is killed in the middle of its stream. Its client goes on at another gateway
-// after the last event that it has seen, and sees each event once.
+// The gateway of a background response is killed in the middle of its stream; no other owns calls, so the call was its.
+// Its client goes on at another gateway after the last event that it has seen, and sees each event once.
 func TestAResponseGoesOnAtAnotherGateway(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	victim, base := c.gateway()
-	_, other := c.gateway()
 	c.worker("--stages", "all", "--serve", "model,tool").ready(t)
 
 	first := c.http("POST", base+"/v1/responses", `{"model":"demo/echo","input":"before"}`)
@@ -48,6 +49,7 @@ func TestAResponseGoesOnAtAnotherGateway(t *testing.T) {
 		}
 	}
 	require.Len(t, all, 20)
+	_, other := c.gateway()
 	id := gjson.Get(all[0], "response.id").Str
 	path := other + "/v1/responses/" + id
 	rest := c.http("GET", path+"?stream=true&starting_after=19", "")
@@ -67,4 +69,40 @@ func TestAResponseGoesOnAtAnotherGateway(t *testing.T) {
 	require.Equal(t, before, gjson.GetBytes(now.body, "previous_response_id").Str)
 	next := c.http("POST", other+"/v1/responses", `{"model":"demo/echo","input":"after","previous_response_id":"`+id+`"}`)
 	require.Equal(t, 200, next.status, string(next.body))
+}
+
+// The gateway of a background response is killed, and nobody asks for the response: its end is kept all the same. The
+// note that it is open goes then, and never comes again.
+func TestAResponseThatNobodyAsksForIsKept(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "SHALLOT_BUS__RESULT_TTL=1m") // so open responses are looked at every few seconds
+	victim, base := c.gateway()
+	c.worker("--stages", "all", "--serve", "model,tool").ready(t)
+	js, err := jetstream.New(c.nc)
+	require.NoError(t, err)
+	kv, err := js.KeyValue(t.Context(), "shallot_responses")
+	require.NoError(t, err)
+	body := `{"model":"demo/slow","input":"` + strings.Repeat("w ", 40) + `","background":true}`
+	made := c.http("POST", base+"/v1/responses", body)
+	require.Equal(t, 200, made.status, string(made.body))
+	id := gjson.GetBytes(made.body, "id").Str
+	notes, err := kv.Watch(t.Context(), "=.open."+id, jetstream.MetaOnly())
+	require.NoError(t, err)
+	defer func() { _ = notes.Stop() }()
+	require.NotNil(t, <-notes.Updates(), "it is open")
+	victim.kill()
+	_, other := c.gateway()
+	limit := time.After(2 * time.Minute)
+	for open := true; open; {
+		select {
+		case e := <-notes.Updates():
+			open = e == nil || e.Operation() == jetstream.KeyValuePut
+		case <-limit:
+			require.FailNow(t, "nobody has looked at the open response")
+		}
+	}
+	now := c.http("GET", other+"/v1/responses/"+id, "")
+	require.Equal(t, "completed", gjson.GetBytes(now.body, "status").Str, string(now.body))
+	require.Equal(t, strings.TrimSpace(strings.Repeat("w ", 40)),
+		strings.TrimSpace(gjson.GetBytes(now.body, "output.0.content.0.text").Str))
 }

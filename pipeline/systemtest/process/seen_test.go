@@ -148,7 +148,7 @@ func TestACallIsFoundAtAnyGateway(t *testing.T) {
 	c.worker("--stages", "all", "--serve", "model,tool").ready(t)
 	require.Contains(
 		t,
-		first.said(),
+		first.String(),
 		`"stream":"SHALLOT_EVENTS","for":"1h0m0s","or_until_they_have_bytes":8388608`,
 		"the start says what holds",
 	)

@@ -118,7 +118,8 @@ func controlRows(t *testing.T, s site) {
 		require.GreaterOrEqual(t, i, 0)
 		return st.Interceptors[i]
 	}
-	with := "audit.beforeModel,logging.beforeModel,model,logging.afterModel,fragile.afterModel,model-fallback.afterModel,audit.afterModel"
+	with := "audit.beforeModel,logging.beforeModel,model,logging.afterModel,fragile.afterModel," +
+		"model-fallback.afterModel,audit.afterModel"
 	without := strings.NewReplacer("logging.beforeModel,", "", "logging.afterModel,", "").Replace(with)
 	path := func(t *testing.T, process int) string { return strings.Join(s.call(t, process, "").Slip.Path, ",") }
 	flip := func(t *testing.T, name string, on bool) error {
@@ -131,8 +132,7 @@ func controlRows(t *testing.T, s site) {
 		t.Helper()
 		require.Eventually(t, func() bool {
 			return !slices.ContainsFunc(s.managers, func(m *pipeline.Manager) bool {
-				x,
-					_ := m.Get(messages.Model, stage)
+				x, _ := m.Get(messages.Model, stage)
 				return x.Enabled() != on
 			})
 		}, 5*time.Second, time.Millisecond)

@@ -24,7 +24,8 @@ import (
 // fallbackEdgeRows are the rows in which no standby may run, or only under conditions.
 func fallbackEdgeRows() []row {
 	with := []made{{"model-fallback", "fallback-models: [m1]\nmax-retries: 1"}}
-	inner := []made{{"model-fallback", "fallback-models: [m1]\nmax-retries: 1\norder: 20"}} // leaves room for a stage outside
+	// leaves room for a stage outside
+	inner := []made{{"model-fallback", "fallback-models: [m1]\nmax-retries: 1\norder: 20"}}
 	hello := request(user("hi"))
 	down := fault(messages.ProviderError)
 	asked := func(t *testing.T, o outcome, want ...string) {
@@ -161,9 +162,9 @@ func breaking(t testing.TB, breaks map[string]string) pipeline.Target {
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
 		event := func(delta, finish string) {
-			_,
-				_ = fmt.Fprintf(w,
-				"data: {\"id\":\"x\",\"object\":\"chat.completion.chunk\",\"model\":%q,\"choices\":[{\"index\":0,\"delta\":%s,\"finish_reason\":%s}]}\n\n", name, delta, finish)
+			_, _ = fmt.Fprintf(w,
+				"data: {\"id\":\"x\",\"object\":\"chat.completion.chunk\",\"model\":%q,\"choices\":[{\"index\":0,\"delta\":%s,"+
+					"\"finish_reason\":%s}]}\n\n", name, delta, finish)
 			_ = http.NewResponseController(w).Flush()
 		}
 		event(`{"role":"assistant","content":""}`, "null")
@@ -193,9 +194,11 @@ func breaking(t testing.TB, breaks map[string]string) pipeline.Target {
 // markRows: a standby of another provider gets no marks of the first one's cache, and all else as the caller wrote it.
 func markRows(with []made) []row {
 	const head, tail = `{"model":"m",`,
-		`,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"cache_control":{"type":"string"}}}}`
+		`,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object",` +
+			`"properties":{"cache_control":{"type":"string"}}}}`
 	const body = head + `"temperature":0.2,"prompt_cache_key":"k","seed":9007199254740993,"messages":[` +
-		`{"role":"system","content":[{"type":"text","text":"be kind","cache_control":{"type":"ephemeral"}},{"cachePoint":{"type":"default"}}]},` +
+		`{"role":"system","content":[{"type":"text","text":"be kind","cache_control":{"type":"ephemeral"}},` +
+		`{"cachePoint":{"type":"default"}}]},` +
 		`{"role":"user","content":"cache_control","cache_control":{"type":"ephemeral"}}]` + tail + `,"cache_control":{}}]}`
 	const clean = `{"model":"m1","temperature":0.2,"seed":9007199254740993,"messages":[` +
 		`{"role":"system","content":[{"type":"text","text":"be kind"}]},{"role":"user","content":"cache_control"}]` + tail +

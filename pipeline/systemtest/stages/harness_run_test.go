@@ -36,7 +36,8 @@ func newWorld(t testing.TB, cfg bus.Config) *world {
 	w.js, err = jetstream.New(w.conn(t))
 	require.NoError(t, err)
 	require.NoError(t, bus.Provision(t.Context(), w.js, w.cfg))
-	for name, bucket := range map[string]string{"cache": jet.CacheBucket, "retry": jet.RetryBucket, "todo": jet.TodoBucket, "limits": jet.LimitsBucket} {
+	for name, bucket := range map[string]string{"cache": jet.CacheBucket, "retry": jet.RetryBucket,
+		"todo": jet.TodoBucket, "limits": jet.LimitsBucket} {
 		b, err := jet.OpenBucket(t.Context(), w.js, bucket)
 		require.NoError(t, err)
 		w.stores[name] = b
@@ -54,7 +55,8 @@ func (w *world) conn(t testing.TB) *nats.Conn {
 
 func (w *world) node(t testing.TB, m *pipeline.Manager, target pipeline.Target) *bus.Node {
 	t.Helper()
-	return w.start(t, bus.Options{Manager: m, Entry: true, Targets: []bus.TargetRole{{Kind: messages.Model, Class: "default", Target: target}}})
+	return w.start(t, bus.Options{Manager: m, Entry: true,
+		Targets: []bus.TargetRole{{Kind: messages.Model, Class: "default", Target: target}}})
 }
 
 // start starts a node on a connection of its own, if it has none; it is stopped when the test is over.
@@ -97,7 +99,8 @@ func (l *late) Call(ctx context.Context, c *messages.Call) (*messages.Call, erro
 
 // onBus runs all rows on one node.
 func onBus(t *testing.T, rows []row, fused bool) {
-	w, m, caller, manager := newWorld(t, bus.Config{Fusion: fused}), &scripted{rows: map[string]*played{}}, &late{}, &pipeline.Manager{}
+	w, m, caller, manager := newWorld(t, bus.Config{Fusion: fused}), &scripted{rows: map[string]*played{}}, &late{},
+		&pipeline.Manager{}
 	d := stages.Deps{Caller: caller, Store: func(name string) pipeline.Store { return w.stores[name] }}
 	names := map[string][]string{}
 	for i, r := range rows {
@@ -115,11 +118,13 @@ func onBus(t *testing.T, rows []row, fused bool) {
 			t.Run(r.id, func(t *testing.T) {
 				t.Parallel()
 				key := fmt.Sprint("r", i)
-				others := slices.DeleteFunc(slices.Clone(caller.skip), func(s string) bool { return slices.Contains(names[key], s) })
+				others := slices.DeleteFunc(slices.Clone(caller.skip),
+					func(s string) bool { return slices.Contains(names[key], s) })
 				var o outcome
 				for _, u := range r.turns {
 					// A tenant for each row: summaries of one history are shared within a tenant.
-					q := pipeline.Request{Kind: messages.Model, Tenant: key, User: key, Body: u.body, Stream: u.stream, Skip: others, Deadline: u.deadline()}
+					q := pipeline.Request{Kind: messages.Model, Tenant: key, User: key, Body: u.body, Stream: u.stream, Skip: others,
+						Deadline: u.deadline()}
 					q.Session, q.Run = u.in(key)
 					p, err := caller.node.Accept(t.Context(), q)
 					require.NoError(t, err)

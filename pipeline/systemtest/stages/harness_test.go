@@ -27,7 +27,7 @@ import (
 
 // row is a case: the stages with their YAML, the calls one after another, what the model says, what must come of it.
 type row struct {
-	id    string // begins with the ids of the rows of cases.md that it proves
+	id    string // begins with the ids of the rows that it proves
 	with  []made
 	turns []turn
 	// script is what the model says, in order; the last line repeats. string: a text; []byte: a whole reply; error.

@@ -96,7 +96,8 @@ func privacyRows() []row {
 		`","reasoning_content":"` + who + `",` +
 		`"annotations":[{"type":"url_citation","url_citation":{"title":"` + who +
 		`"}}],"audio":{"data":"keep@this.org","transcript":"` + who + `"}},` +
-		`"logprobs":{"content":[{"token":"hi joe","bytes":[104],"top_logprobs":[]},{"token":"@example.com","bytes":[64]}]},"finish_reason":"stop"}],` +
+		`"logprobs":{"content":[{"token":"hi joe","bytes":[104],"top_logprobs":[]},{"token":"@example.com",` +
+		`"bytes":[64]}]},"finish_reason":"stop"}],` +
 		`"citations":["` + who + `"]}`
 	spelt := `{"content":[{"token":"hi joe","bytes":[104],"top_logprobs":[]},{"token":"@example.com","bytes":[64]}]}`
 	reply := row{id: "every text field of a reply is looked at, and tokens that spell a value go (CX-7)",

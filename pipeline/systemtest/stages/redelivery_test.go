@@ -45,19 +45,23 @@ func redelivered(t *testing.T, dies messages.Phase) {
 	w := newWorld(t, bus.Config{AckWait: time.Second})
 	node := func(o bus.Options) *bus.Node {
 		o.Manager = &pipeline.Manager{}
-		require.NoError(t, o.Manager.Register(pipeline.Stage{Name: "outer", Kind: messages.Model, Order: 10, Before: pass, After: pass}, true))
-		require.NoError(t, o.Manager.Register(pipeline.Stage{Name: "inner", Kind: messages.Model, Order: 20, Before: phase(0, messages.Before), After: phase(1, messages.After)}, true))
+		require.NoError(t, o.Manager.Register(pipeline.Stage{Name: "outer", Kind: messages.Model, Order: 10, Before: pass,
+			After: pass}, true))
+		require.NoError(t, o.Manager.Register(pipeline.Stage{Name: "inner", Kind: messages.Model, Order: 20,
+			Before: phase(0, messages.Before), After: phase(1, messages.After)}, true))
 		return w.start(t, o)
 	}
 	only := func(name string) func(pipeline.Stage) bool {
 		return func(s pipeline.Stage) bool { return s.Name == name }
 	}
-	gate := node(bus.Options{Entry: true, Hosts: only("outer"), Targets: []bus.TargetRole{{Kind: messages.Model, Class: "default", Target: says1}}})
+	gate := node(bus.Options{Entry: true, Hosts: only("outer"),
+		Targets: []bus.TargetRole{{Kind: messages.Model, Class: "default", Target: says1}}})
 	dying := w.conn(t)
 	node(bus.Options{Conn: dying, Hosts: only("inner")})
 	var all []pipeline.Pending
 	for range calls {
-		p, err := gate.Accept(t.Context(), pipeline.Request{Kind: messages.Model, Tenant: "t1", Body: request(user("hi")), Deadline: time.Now().Add(30 * time.Second)})
+		p, err := gate.Accept(t.Context(), pipeline.Request{Kind: messages.Model, Tenant: "t1", Body: request(user("hi")),
+			Deadline: time.Now().Add(30 * time.Second)})
 		require.NoError(t, err)
 		all = append(all, p)
 	}
@@ -72,7 +76,8 @@ func redelivered(t *testing.T, dies messages.Phase) {
 		c, err := p.Wait(t.Context(), nil)
 		require.NoError(t, err)
 		require.Nil(t, c.Fault)
-		require.Equal(t, []string{"outer.beforeModel", "inner.beforeModel", "model", "inner.afterModel", "outer.afterModel"}, c.Slip.Path)
+		require.Equal(t, []string{"outer.beforeModel", "inner.beforeModel", "model", "inner.afterModel",
+			"outer.afterModel"}, c.Slip.Path)
 	}
 	require.GreaterOrEqual(t, runs[0].Load()+runs[1].Load(), int64(3*calls), "the phase ran twice for each call")
 	st, err := gate.Stats(t.Context())

@@ -64,8 +64,10 @@ func TestDocumentedDefaults(t *testing.T) {
 	}{
 		"model-fallback has the order, names and keys of the specification (S0-FALLBACK-1 S0-FALLBACK-7)": {"model-fallback",
 			"ModelFallbackInterceptor", 10, `"fallback-models":["qwen-turbo","qwen-plus","gpt-3.5-turbo"],"max-retries":2`},
-		"context-editing has the order, names and keys of the specification (S0-CEDIT-1 S0-CEDIT-6 X-20 X-21)": {"context-editing", "ContextEditingInterceptor", 30,
-			`"strategy":["HYBRID"],"max-tokens":8000,"trim-keep-first":2,"trim-keep-last":10,"summarize-threshold":4000,"window-rounds":10`},
+		"context-editing has the order, names and keys of the specification (S0-CEDIT-1 S0-CEDIT-6 " +
+			"X-20 X-21)": {"context-editing", "ContextEditingInterceptor", 30,
+			`"strategy":["HYBRID"],"max-tokens":8000,"trim-keep-first":2,"trim-keep-last":10,"summarize-threshold":4000,` +
+				`"window-rounds":10`},
 		"sub-agent has the order, names and keys of the specification (S0-SUBAG-1 S0-SUBAG-5)": {"sub-agent",
 			"SubAgentInterceptor", 60, `"min-match-score":5,"case-sensitive":true`},
 		"tool-selection has the order, names and keys of the specification (S0-TSEL-1 S0-TSEL-6)": {"tool-selection",
@@ -248,10 +250,14 @@ func piiRows() []row {
 				ended("to joe@example.com")(t, o)
 			}},
 		{id: "tool calls stay intact (PI-7)", with: with("apply-to-output: true"), turns: ask("x"), calls: 1,
-			script: []any{[]byte(`{"choices":[{"index":0,"message":{"role":"assistant","content":"to joe@example.com","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"to\":\"joe@example.com\"}"}}]}}]}`)},
+			script: []any{[]byte(`{"choices":[{"index":0,"message":{"role":"assistant","content":"to joe@example.com",` +
+				`"tool_calls":[{"id":"1","type":"function","function":{"name":"f",` +
+				`"arguments":"{\"to\":\"joe@example.com\"}"}}]}}]}`)},
 			check: func(t *testing.T, o outcome) {
 				require.Equal(t,
-					`{"choices":[{"index":0,"message":{"role":"assistant","content":"to [REDACTED_EMAIL]","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"to\":\"joe@example.com\"}"}}]}}]}`,
+					`{"choices":[{"index":0,"message":{"role":"assistant","content":"to [REDACTED_EMAIL]",`+
+						`"tool_calls":[{"id":"1","type":"function","function":{"name":"f",`+
+						`"arguments":"{\"to\":\"joe@example.com\"}"}}]}}]}`,
 					string(o.last().Reply()))
 			}},
 		{id: "finds that overlap are replaced once (PI-8)", with: with("rules: [{type: phone}, {type: credit_card}]"),
@@ -300,7 +306,8 @@ func todoRows() []row {
 		return r
 	}
 	const a = "#1 [PENDING] a\n"
-	calling := []byte(`{"choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]}}]}`)
+	calling := []byte(`{"choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"1",` +
+		`"type":"function","function":{"name":"f","arguments":"{}"}}]}}]}`)
 	return []row{
 		todo("ADD makes a pending item and leaves the text (TD-1)", "", "#1 [PENDING] 实现用户登录接口\n", 0,
 			"[TODO_ADD: title=实现用户登录接口]"),

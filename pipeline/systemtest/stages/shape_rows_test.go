@@ -229,7 +229,8 @@ func clearRows() []row {
 
 func hintRows() []row {
 	const agents = `agents:
-- {name: code-review-agent, keywords: [{keyword: 代码审查, weight: 5}, {keyword: review, weight: 4}, {keyword: 代码质量, weight: 3}]}
+- {name: code-review-agent, keywords: [{keyword: 代码审查, weight: 5}, {keyword: review, weight: 4},
+    {keyword: 代码质量, weight: 3}]}
 - {name: data-analysis-agent, keywords: [{keyword: 数据分析, weight: 5}, {keyword: 统计, weight: 3}]}`
 	const hint = "[DELEGATION_HINT] 建议委派给: "
 	hints := func(id, want string, in ...chat.Msg) row {
@@ -312,7 +313,9 @@ func selectionRows() []row {
 	tie.turns, tie.calls = times(20, tie.turns[0]), 20
 	// A score is read off by ranking: before a rival of one point less (two where none exists), behind one more.
 	const best, none = "max-tools: 1\nalways-include: []", "max-tools: 10\nalways-include: []"
-	reply := []byte(`{"choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"t12","arguments":"{}"}},{"id":"2","type":"function","function":{"name":"t01","arguments":"{}"}}]}}]}`)
+	reply := []byte(`{"choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"1",` +
+		`"type":"function","function":{"name":"t12","arguments":"{}"}},{"id":"2","type":"function",` +
+		`"function":{"name":"t01","arguments":"{}"}}]}}]}`)
 	memory := func(strict bool) row {
 		r := picks(fmt.Sprintf("strict is %v (TS-11)", strict), fmt.Sprintf("strict: %v", strict), offer("t00", all...),
 			all[:10]...)
@@ -336,7 +339,9 @@ func selectionRows() []row {
 	return []row{
 		picks("the full name and its parts are 16 (TS-1)", best,
 			offer("用 searchWeb 查 a b c d e f g h", "rival a,b,c,d,e,f,g", "searchWeb", "last a,b,c,d,e,f,g"), "searchWeb"),
-		picks("no more than 16 (TS-1)", best, offer("用 searchWeb 查 a b c d e f g h i", "searchWeb", "rival a,b,c,d,e,f,g,h,i", "other"), "rival", "searchWeb"), // named, so it stays
+		// named, so it stays
+		picks("no more than 16 (TS-1)", best, offer("用 searchWeb 查 a b c d e f g h i", "searchWeb",
+			"rival a,b,c,d,e,f,g,h,i", "other"), "rival", "searchWeb"),
 		picks("a part is 3 (TS-2)", best, offer("search something a", "rival a", "searchWeb"), "searchWeb"),
 		picks("two words are 4 (TS-3)", best, offer("search alpha beta", "searchWeb", "zz alpha,beta"), "zz"),
 		picks("always-include outside the top (TS-4)", "always-include: [t14, t12, t14]", offer("t00", all...),

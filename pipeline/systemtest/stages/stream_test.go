@@ -45,9 +45,9 @@ func upstream(t *testing.T) string {
 		say, think := as.Replace(gjson.GetBytes(raw, "x-say").String()), as.Replace(thought)
 		w.Header().Set("Content-Type", "text/event-stream")
 		event := func(choice int, delta, finish string) {
-			_,
-				_ = fmt.Fprintf(w,
-				"data: {\"id\":\"x\",\"object\":\"chat.completion.chunk\",\"model\":\"m\",\"choices\":[{\"index\":%d,\"delta\":%s,\"finish_reason\":%s}]}\n\n", choice, delta, finish)
+			_, _ = fmt.Fprintf(w,
+				"data: {\"id\":\"x\",\"object\":\"chat.completion.chunk\",\"model\":\"m\",\"choices\":[{\"index\":%d,"+
+					"\"delta\":%s,\"finish_reason\":%s}]}\n\n", choice, delta, finish)
 		}
 		n := int(gjson.GetBytes(raw, "n").Int())
 		for rest, step := []rune(think), int(gjson.GetBytes(raw, "x-step").Int()); len(rest) > 0; rest = rest[min(step,
@@ -77,7 +77,9 @@ func TestStreamsThroughStages(t *testing.T) {
 	t.Parallel()
 	w, manager := newWorld(t, bus.Config{}), &pipeline.Manager{}
 	d := stages.Deps{Store: func(name string) pipeline.Store { return w.stores[name] }}
-	for _, s := range build(t, row{id: "stream", with: []made{{"todo-list", ""}, {"pii", "rules: [{type: email, strategy: REPLACE}, {type: credit_card}]\napply-to-output: true"}}}, "", d) {
+	for _, s := range build(t,
+		row{id: "stream", with: []made{{"todo-list", ""},
+			{"pii", "rules: [{type: email, strategy: REPLACE}, {type: credit_card}]\napply-to-output: true"}}}, "", d) {
 		require.NoError(t, manager.Register(s, true))
 	}
 	table, err := model.NewTable(model.Provider{Name: "default", BaseURL: upstream(t), Models: []string{"m"}})
@@ -92,15 +94,19 @@ func TestStreamsThroughStages(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(endpoint.Close)
 	n := w.node(t, manager, endpoint)
-	const say = "前[TODO_ADD: title=write]中 @@1>, [x] [TODO_UPDATE: id=1, status=COMPLETED] pay 4111 1111 1111 1111 to @@2> [TODO_ADD: 后 @@"
+	const say = "前[TODO_ADD: title=write]中 @@1>, [x] [TODO_UPDATE: id=1, status=COMPLETED] pay 4111 1111 1111 1111 " +
+		"to @@2> [TODO_ADD: 后 @@"
 	const want = "前中 joe@example.com, [x]  pay [REDACTED_CREDIT_CARD] to <EMAIL_2> [TODO_ADD: 后 <EMAIL_"
 	t.Run("cut", func(t *testing.T) {
 		for _, step := range []int{1, 2, 5, 17, 1000} {
 			t.Run(fmt.Sprint("pieces of ", step, " (TD-1 TD-2 TD-6 S4-PII-1)"), func(t *testing.T) {
 				t.Parallel()
 				session := fmt.Sprint("s", step)
-				body := fmt.Appendf(nil, `{"model":"m","stream":true,"n":2,"x-step":%d,"x-say":%s,"messages":[{"role":"user","content":"I am joe@example.com"}]}`, step, rawjson.Encode(say))
-				p, err := n.Accept(t.Context(), pipeline.Request{Kind: messages.Model, Tenant: "t1", Session: session, Body: body, Stream: true, Deadline: time.Now().Add(30 * time.Second)})
+				body := fmt.Appendf(nil,
+					`{"model":"m","stream":true,"n":2,"x-step":%d,"x-say":%s,"messages":[{"role":"user","content":"I am `+
+						`joe@example.com"}]}`, step, rawjson.Encode(say))
+				p, err := n.Accept(t.Context(), pipeline.Request{Kind: messages.Model, Tenant: "t1", Session: session, Body: body,
+					Stream: true, Deadline: time.Now().Add(30 * time.Second)})
 				require.NoError(t, err)
 				var shown, thoughts [2]string
 				c, err := p.Wait(t.Context(), func(delta pipeline.Delta) {
@@ -138,15 +144,17 @@ func TestTodoOnTwoWorkers(t *testing.T) {
 		for range 2 {
 			m := &pipeline.Manager{}
 			require.NoError(t, m.Register(build(t, row{with: []made{{"todo-list", ""}}}, "", d)[0], true))
-			nodes = append(nodes, w.node(t, m, pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
-				c.SetReply(chat.TextReply("x", "m", "[TODO_ADD: title="+c.User+"][TODO_UPDATE: id=1, status=IN_PROGRESS]", 1))
-				return nil
-			})))
+			nodes = append(nodes,
+				w.node(t, m, pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+					c.SetReply(chat.TextReply("x", "m", "[TODO_ADD: title="+c.User+"][TODO_UPDATE: id=1, status=IN_PROGRESS]", 1))
+					return nil
+				})))
 		}
 		const n = 30
 		var all []pipeline.Pending
 		for i := range n {
-			p, err := nodes[i%2].Accept(t.Context(), pipeline.Request{Kind: messages.Model, Tenant: "t1", Session: "s", User: fmt.Sprint("u", i),
+			p, err := nodes[i%2].Accept(t.Context(), pipeline.Request{Kind: messages.Model, Tenant: "t1", Session: "s",
+				User: fmt.Sprint("u", i),
 				Body: request(user("hi")), Deadline: time.Now().Add(30 * time.Second)})
 			require.NoError(t, err)
 			all = append(all, p)

@@ -35,7 +35,8 @@ agent:
         - {name: deletes, tool: file, when: 'args.op == "delete"'}
 tool:
   tools:
-    - {name: pay, executor: "go:pay", effect: external, input-schema: {type: object, properties: {amount: {type: integer}}}}
+    - {name: pay, executor: "go:pay", effect: external, input-schema: {type: object,
+        properties: {amount: {type: integer}}}}
     - {name: flip, executor: "go:pay", effect: write, input-schema: {type: object, properties: {n: {type: integer}}}}
     - {name: file, executor: "go:pay", effect: write, input-schema: {type: object, properties: {op: {type: string}}}}
 `), 0o600))

@@ -16,7 +16,6 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/tool/approval"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
@@ -43,7 +42,8 @@ func (b *till) payments() []string {
 }
 
 const tillTools = `
-    - {name: pay, executor: "go:pay", effect: external, input-schema: {type: object, properties: {amount: {type: integer}, to: {type: string}}, required: [amount]}}
+    - {name: pay, executor: "go:pay", effect: external, input-schema: {type: object,
+        properties: {amount: {type: integer}, to: {type: string}}, required: [amount]}}
     - {name: lookup, executor: "go:pay", effect: read, approval: careful}
     - {name: shred, executor: "go:pay", effect: write, approval: always}
     - {name: free, executor: "go:pay", effect: read, cache: "off"}
@@ -63,8 +63,9 @@ func startTill(t *testing.T, more, data string, stages ...pipeline.Stage) *till 
 		data = t.TempDir()
 	}
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("version: 1\ntexts: zh\nnats: {embedded: {port: 0, sync: 1m, data: "+data+"}}\n"+
-		"agent:\n  interceptor:"+tillPolicies+more+"tool:\n  tools:"+tillTools), 0o600))
+	require.NoError(t, os.WriteFile(file,
+		[]byte("version: 1\ntexts: zh\nnats: {embedded: {port: 0, sync: 1m, data: "+data+"}}\n"+
+			"agent:\n  interceptor:"+tillPolicies+more+"tool:\n  tools:"+tillTools), 0o600))
 	return tillFrom(t, file, host.Everything(), stages...)
 }
 
@@ -146,14 +147,15 @@ func TestApprovalRows(t *testing.T) {
 		}
 		return out
 	}
-	t.Run("one tool that needs a person holds its batch, and a condition that does not hold asks nobody (HI-1 HI-11)", func(t *testing.T) {
-		for _, tool := range []string{"free", "pay"} {
-			c := call(t, b.Host, pipeline.Request{Tool: tool, Body: []byte(`{"amount":"100"}`)})
-			require.Nil(t, c.Fault, "%v", c.Fault)
-			asked := strings.Contains(strings.Join(c.Slip.Path, " "), "approval")
-			require.Equal(t, tool == "pay", asked, "only calls that a policy is about pass the stage")
-		}
-	})
+	t.Run("one tool that needs a person holds its batch, and a condition that does not hold asks nobody (HI-1 HI-11)",
+		func(t *testing.T) {
+			for _, tool := range []string{"free", "pay"} {
+				c := call(t, b.Host, pipeline.Request{Tool: tool, Body: []byte(`{"amount":"100"}`)})
+				require.Nil(t, c.Fault, "%v", c.Fault)
+				asked := strings.Contains(strings.Join(c.Slip.Path, " "), "approval")
+				require.Equal(t, tool == "pay", asked, "only calls that a policy is about pass the stage")
+			}
+		})
 	t.Run("a yes runs the tool once as asked (HI-2)", func(t *testing.T) {
 		id := b.held(t, "pay", `{"amount":"9007199254740993"}`)
 		list, err := b.Approvals(t.Context(), "default")
@@ -161,7 +163,8 @@ func TestApprovalRows(t *testing.T) {
 		require.Equal(t, id, list[len(list)-1].Call)
 		q := gjson.ParseBytes(list[len(list)-1].Question)
 		require.Equal(t, `{"amount":9007199254740993}`, q.Get("arguments").Raw)
-		require.Equal(t, []string{"pay", "big", `["approve","edit","reject","respond"]`}, []string{q.Get("tool").Str, q.Get("policy").Str, q.Get("decisions").Raw})
+		require.Equal(t, []string{"pay", "big", `["approve","edit","reject","respond"]`},
+			[]string{q.Get("tool").Str, q.Get("policy").Str, q.Get("decisions").Raw})
 		require.InDelta(t, 72*time.Hour, time.Until(list[len(list)-1].Expires), float64(time.Minute))
 		n := len(b.payments())
 		require.Nil(t, b.decide(t, id, `"approve"`))
@@ -220,7 +223,8 @@ func TestApprovalRows(t *testing.T) {
 		f := b.decide(t, id, `{"decision":"respond","content":1}`)
 		require.Equal(t, messages.InvalidRequest, f.Code, "HI-8")
 		require.Contains(t, f.Message, "allowed: approve, reject")
-		require.ErrorIs(t, b.Decide(t.Context(), "default", id, json.RawMessage(`{"decision":null}`), "ann"), pipeline.ErrHeld, "HI-10")
+		require.ErrorIs(t, b.Decide(t.Context(), "default", id, json.RawMessage(`{"decision":null}`), "ann"),
+			pipeline.ErrHeld, "HI-10")
 		require.Equal(t, messages.NotFound, b.decide(t, messages.NewID(), `"approve"`).Code, "HI-7")
 		require.Nil(t, b.decide(t, id, `"approve"`))
 		require.Nil(t, b.end(t, id).Fault)
@@ -239,11 +243,14 @@ func TestApprovalRows(t *testing.T) {
 func TestApprovalOfALateTool(t *testing.T) {
 	t.Parallel()
 	b := startTill(t, "", "")
-	_, err := b.RegisterTool(t.Context(), []byte(`{"name":"late","executor":"go:pay","effect":"read","approval":"always"}`), "op")
+	_, err := b.RegisterTool(t.Context(),
+		[]byte(`{"name":"late","executor":"go:pay","effect":"read","approval":"always"}`), "op")
 	require.NoError(t, err)
-	_, err = b.RegisterTool(t.Context(), []byte(`{"name":"pay_more","executor":"go:pay","effect":"read","approval":"none"}`), "op")
+	_, err = b.RegisterTool(t.Context(),
+		[]byte(`{"name":"pay_more","executor":"go:pay","effect":"read","approval":"none"}`), "op")
 	require.NoError(t, err)
-	_, err = b.RegisterTool(t.Context(), []byte(`{"name":"wrong","executor":"go:pay","effect":"read","approval":"gone"}`), "op")
+	_, err = b.RegisterTool(t.Context(),
+		[]byte(`{"name":"wrong","executor":"go:pay","effect":"read","approval":"gone"}`), "op")
 	require.ErrorContains(t, err, `approval "gone" is not a policy`)
 	for tool, args := range map[string]string{"late": `{}`, "pay_more": `{"amount":101}`} {
 		id := b.held(t, tool, args)
@@ -253,7 +260,9 @@ func TestApprovalOfALateTool(t *testing.T) {
 	require.Len(t, b.payments(), 2)
 	// The tool changes while a call of it waits: a yes to the old one is no yes to the new one.
 	id := b.held(t, "late", `{}`)
-	_, err = b.RegisterTool(t.Context(), []byte(`{"name":"late","description":"does something else","executor":"go:pay","effect":"read","approval":"always"}`), "op")
+	_, err = b.RegisterTool(t.Context(),
+		[]byte(`{"name":"late","description":"does something else","executor":"go:pay","effect":"read",`+
+			`"approval":"always"}`), "op")
 	require.NoError(t, err)
 	require.Equal(t, messages.Conflict, b.decide(t, id, `"approve"`).Code)
 	require.Nil(t, b.decide(t, id, `{"decision":"reject"}`))
@@ -261,10 +270,13 @@ func TestApprovalOfALateTool(t *testing.T) {
 	require.Len(t, b.payments(), 2)
 
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("version: 1\ntexts: zh\nnats: {embedded: {port: 0, data: "+t.TempDir()+"}}\ntool:\n  tools: [{name: x, executor: \"go:echo\", approval: gone}]\n"), 0o600))
+	require.NoError(t, os.WriteFile(file,
+		[]byte("version: 1\ntexts: zh\nnats: {embedded: {port: 0, data: "+t.TempDir()+"}}\ntool:\n  tools: [{name: x, "+
+			"executor: \"go:echo\", approval: gone}]\n"), 0o600))
 	l, err := host.Load(file, nil, nil)
 	require.NoError(t, err)
-	_, err = host.Start(t.Context(), host.Options{Config: l, Roles: host.Everything(), Name: "x", Getenv: func(string) string { return "" }})
+	_, err = host.Start(t.Context(),
+		host.Options{Config: l, Roles: host.Everything(), Name: "x", Getenv: func(string) string { return "" }})
 	require.ErrorContains(t, err, `tool.tools[0].approval: tool x: "gone" is not a policy`)
 }
 
@@ -272,12 +284,15 @@ func TestApprovalOfALateTool(t *testing.T) {
 // arguments after the yes is found out.
 func TestApprovalFailsClosed(t *testing.T) {
 	t.Parallel()
-	meddle := pipeline.Stage{Name: "meddle", Kind: messages.Tool, Order: 60, Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-		c.SetRequest([]byte(`{"amount":1000000}`))
-		return pipeline.Continue(), nil
-	}}
+	meddle := pipeline.Stage{Name: "meddle", Kind: messages.Tool, Order: 60,
+		Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+			c.SetRequest([]byte(`{"amount":1000000}`))
+			return pipeline.Continue(), nil
+		}}
 	b := startTill(t, "", "", meddle)
-	_, err := b.RegisterTool(t.Context(), []byte(`{"name":"meddled","executor":"go:pay","effect":"read","approval":"always","stages":{"optional":["meddle"]}}`), "op")
+	_, err := b.RegisterTool(t.Context(),
+		[]byte(`{"name":"meddled","executor":"go:pay","effect":"read","approval":"always",`+
+			`"stages":{"optional":["meddle"]}}`), "op")
 	require.NoError(t, err)
 	id := b.held(t, "meddled", `{"amount":1}`)
 	require.Nil(t, b.decide(t, id, `"approve"`))
@@ -305,82 +320,35 @@ func TestApprovalFailsClosed(t *testing.T) {
 	require.Equal(t, messages.Cancelled, b.cancelled(t, id).Code, "a fixed stage stays, whatever a caller asks for")
 }
 
-// HI-12: the whole installation, server and all, goes down while a call waits and comes up again.
-func TestApprovalOutlivesTheInstallation(t *testing.T) {
-	t.Parallel()
-	data := t.TempDir()
-	first := startTill(t, "", data)
-	id := first.held(t, "pay", `{"amount":500}`, func(r *pipeline.Request) { r.IdempotencyKey = "k1" })
-	first.stop(t)
-	second := startTill(t, "", data)
-	require.Equal(t, id, second.held(t, "pay", `{"amount":500}`, func(r *pipeline.Request) { r.IdempotencyKey = "k1" }))
-	require.Nil(t, second.decide(t, id, `"approve"`))
-	c := second.end(t, id)
-	require.Nil(t, c.Fault)
-	require.Equal(t, 1, strings.Count(strings.Join(c.Slip.Path, " "), "tool-arguments.beforeTool"), "earlier stages do not run again")
-	require.Len(t, append(first.payments(), second.payments()...), 1)
-}
-
-// Two processes on one server: one accepts and asks, the other one takes the decision and runs the tool.
-func TestApprovalInTwoProcesses(t *testing.T) {
-	t.Parallel()
-	srv, err := embed.Start(embed.Options{Dir: t.TempDir(), Port: -1, Sync: time.Minute})
-	require.NoError(t, err)
-	t.Cleanup(srv.Stop)
-	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("version: 1\ntexts: zh\nnats: {url: "+srv.ClientURL()+"}\nagent:\n  interceptor:"+tillPolicies+"tool:\n  tools:"+tillTools), 0o600))
-	gateway := tillFrom(t, file, host.Roles{Entry: true})
-	worker := tillFrom(t, file, host.Roles{All: true, Tool: true, Model: true})
-	other := tillFrom(t, file, host.Roles{Entry: true})
-	id := gateway.held(t, "pay", `{"amount":500}`)
-	require.Nil(t, other.decide(t, id, `"approve"`))
-	require.Nil(t, gateway.end(t, id).Fault)
-	require.Len(t, worker.payments(), 1)
-}
-
-// The plain NATS caller: a request that waits is answered with the status pending, the decision is a message, and the
-// result is where results are.
-func TestApprovalOverNATS(t *testing.T) {
-	t.Parallel()
-	b := startTill(t, "", "")
-	m := ask(t, b.Conn, "shallot.v1.tenant.acme.tool.request.pay", `{"amount":500}`)
-	require.Equal(t, "pending", m.Header.Get("Shallot-Status"))
-	id := m.Header.Get("Shallot-Call")
-	list := ask(t, b.Conn, "shallot.v1.tenant.acme.approval.list", ``)
-	require.Equal(t, "500", gjson.GetBytes(list.Data, "0.question.arguments.amount").Raw)
-	require.Equal(t, "[]", string(ask(t, b.Conn, "shallot.v1.approval.list", ``).Data))
-	m = ask(t, b.Conn, "shallot.v1.tenant.acme.approval.answer", `{"call":"`+id+`","decision":"maybe"}`)
-	require.Contains(t, string(m.Data), "approve, edit, reject, respond")
-	m = ask(t, b.Conn, "shallot.v1.tenant.acme.approval.answer", `{"call":"`+id+`","decision":"edit","arguments":{"amount":9007199254740993}}`)
-	require.Equal(t, "decided", gjson.GetBytes(m.Data, "status").Str, string(m.Data))
-	require.Eventually(t, func() bool {
-		m = ask(t, b.Conn, "shallot.v1.tenant.acme.result."+id, ``)
-		return string(m.Data) == `{"paid":true}`
-	}, 10*time.Second, 20*time.Millisecond)
-	require.Equal(t, []string{`{"amount":9007199254740993}`}, b.payments())
-}
-
 // What a program puts in the place of the stage says itself who may go on.
 func TestApprovalReplaced(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("version: 1\ntexts: zh\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\ntool:\n  tools: [{name: yes, executor: \"go:echo\", effect: read, approval: always}, {name: no, executor: \"go:echo\", effect: read, approval: always}]\n"), 0o600))
+	require.NoError(t, os.WriteFile(file,
+		[]byte(
+			"version: 1\ntexts: zh\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\ntool:\n  tools: [{name: "+
+				"yes, executor: \"go:echo\", effect: read, approval: always}, {name: no, executor: \"go:echo\", effect: read, "+
+				"approval: always}]\n"), 0o600))
 	l, err := host.Load(file, nil, nil)
 	require.NoError(t, err)
 	var h *host.Host
-	mine := pipeline.Stage{Name: "approval", Kind: messages.Tool, Reads: []string{"request"}, Before: func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
-		d, err := h.Tools(ctx)
-		if err != nil || c.Tool == "no" {
-			return pipeline.Continue(), err
-		}
-		for _, def := range d {
-			if def.Name == c.Tool {
-				return pipeline.Continue(), approval.Give(c, def)
+	mine := pipeline.Stage{Name: "approval", Kind: messages.Tool, Reads: []string{"request"},
+		Before: func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+			d, err := h.Tools(ctx)
+			if err != nil || c.Tool == "no" {
+				return pipeline.Continue(), err
 			}
-		}
-		return pipeline.Stop(), nil
-	}}
-	h, err = host.Start(t.Context(), host.Options{Config: l, Roles: host.Everything(), Name: "x", Getenv: func(string) string { return "" }, Stages: []pipeline.Stage{mine}})
+			for _, def := range d {
+				if def.Name == c.Tool {
+					return pipeline.Continue(), approval.Give(c, def)
+				}
+			}
+			return pipeline.Stop(), nil
+		}}
+	h, err = host.Start(t.Context(), host.Options{Config: l, Roles: host.Everything(), Name: "x",
+		Getenv: func(string) string {
+			return ""
+		}, Stages: []pipeline.Stage{mine}})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = h.Stop(context.WithoutCancel(t.Context())) })
 	require.Nil(t, call(t, h, pipeline.Request{Tool: "yes", Body: []byte(`{}`)}).Fault)

@@ -13,8 +13,10 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-const lookSchema = `{type: object, properties: {query: {type: string}, read_only: {type: boolean}, limit: {type: integer}, ` +
-	`since: {type: string, format: date}, rows: {type: array, items: {type: object, properties: {id: {type: integer}}}}}, required: [query]}`
+const lookSchema = `{type: object, properties: {query: {type: string}, read_only: {type: boolean}, limit: ` +
+	`{type: integer}, ` +
+	`since: {type: string, format: date}, rows: {type: array, items: {type: object, properties: ` +
+	`{id: {type: integer}}}}}, required: [query]}`
 
 // A name that the schema does not declare is refused by tools that change something, and never vanishes unsaid (TL-1).
 func TestUndeclaredArgumentsNeverVanishUnsaid(t *testing.T) {
@@ -105,7 +107,8 @@ tool:
 		require.Equal(t, `read_only: was named "readOnly"`, resp.Header.Get("Shallot-Changed"))
 		_, body = post(t, caller+"/v1/tools/wide/call", `{"query":"x","rows":{"id":"7"}}`)
 		require.JSONEq(t, `{"query":"x","rows":[{"id":7}]}`, body)
-		resp, body = post(t, caller+"/v1/tools/wide/call", "Sure, here it is:\n```json\n{'query': 'x', limit: 3, \"read_only\": True, // yes\n}\n```")
+		resp, body = post(t, caller+"/v1/tools/wide/call",
+			"Sure, here it is:\n```json\n{'query': 'x', limit: 3, \"read_only\": True, // yes\n}\n```")
 		require.JSONEq(t, `{"query":"x","limit":3,"read_only":true}`, body)
 		require.Contains(t, resp.Header.Get("Shallot-Changed"), "repaired")
 		require.NotContains(t, resp.Header.Get("Shallot-Changed"), "Sure")

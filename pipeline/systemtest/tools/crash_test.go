@@ -67,7 +67,7 @@ func crashProcess(file string) error {
 			case dieAfterRun:
 				die()
 			case "never": // somebody else kills it, or the server
-				time.Sleep(300 * time.Millisecond) // simulated: work
+				<-time.After(300 * time.Millisecond) // simulated: work
 			}
 			return toolbox.Result{Content: []byte(`{"ok":true}`)}, nil
 		}},
@@ -128,7 +128,8 @@ bus: {ack-wait: 1s}
 tool:
   tools:
     - {name: once, executor: "go:effect", effect: write, timeout: 20s, check: many}
-    - {name: many, executor: "go:effect", effect: write, idempotent: true, timeout: 20s, cache: "off", retry: networkRetry}
+    - {name: many, executor: "go:effect", effect: write, idempotent: true, timeout: 20s, cache: "off",
+        retry: networkRetry}
 `
 }
 

@@ -1,7 +1,6 @@
 package tools_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,7 +27,8 @@ const featureTools = `
     - {name: cached, executor: "go:script", effect: read}
     - {name: limited, executor: "go:script", effect: read}
     - {name: again, executor: "go:script", effect: read, cache: "off"}
-    - {name: strict, executor: "go:script", effect: read, cache: "off", input-schema: {type: object, required: [row], properties: {row: {type: string}, n: {type: integer}, fail: {type: integer}}}}
+    - {name: strict, executor: "go:script", effect: read, cache: "off", input-schema: {type: object, required: [row],
+        properties: {row: {type: string}, n: {type: integer}, fail: {type: integer}}}}
     - {name: never, executor: "go:script", effect: read, cache: "off", max-result: -1}
     - {name: pinned, version: "1.9", executor: "go:script", effect: read, cache: "off"}
     - {name: pinned, version: "1.10", executor: "go:echo", effect: read, cache: "off"}
@@ -37,7 +37,8 @@ const featureTools = `
     - {name: get_order, executor: "go:echo", effect: read}
     - {name: keyed, executor: "go:script", effect: write, idempotency-key: native}
     - {name: unkeyed, executor: "go:script", effect: write}
-    - {name: blank, executor: "go:echo", effect: read, allow-blank: [text], input-schema: {type: object, required: [text, name], properties: {text: {type: string}, name: {type: string}}}}
+    - {name: blank, executor: "go:echo", effect: read, allow-blank: [text], input-schema: {type: object,
+        required: [text, name], properties: {text: {type: string}, name: {type: string}}}}
     - {name: asked, executor: "go:script", effect: read, approval: always}
     - {name: one_a, executor: "go:script", effect: read, cache: "off", concurrency-group: narrow}
     - {name: one_b, executor: "go:script", effect: read, cache: "off", concurrency-group: narrow}
@@ -94,25 +95,27 @@ func times(c *messages.Call, hop string) (n int) {
 // TestFeatureRows shows the rows of the feature table that no case row shows, over the embedded bus.
 func TestFeatureRows(t *testing.T) {
 	t.Parallel()
-	mode := pipeline.Stage{Name: "mode", Kind: messages.Tool, Order: 60, Reads: []string{"request"}, Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
-		switch gjson.GetBytes(c.Request(), "mode").String() {
-		case "change":
-			c.SetRequest(rawjson.SetField(c.Request(), "say", []byte(`"changed"`)))
-		case "answer":
-			c.SetReply([]byte(`"mine"`))
-			return pipeline.Answer(), nil
-		case "throw":
-			return pipeline.Verdict{}, errors.New("thrown")
-		}
-		return pipeline.Continue(), nil
-	}}
-	b := startRows(t, "tool-retry: {base-delay: 5ms}, rate-limit: {tools: {limited: {limit: 2, per: 1h}}}, concurrency: {groups: {narrow: 1}}", "", featureTools, mode)
+	mode := pipeline.Stage{Name: "mode", Kind: messages.Tool, Order: 60, Reads: []string{"request"},
+		Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
+			switch gjson.GetBytes(c.Request(), "mode").String() {
+			case "change":
+				c.SetRequest(rawjson.SetField(c.Request(), "say", []byte(`"changed"`)))
+			case "answer":
+				c.SetReply([]byte(`"mine"`))
+				return pipeline.Answer(), nil
+			case "throw":
+				return pipeline.Verdict{}, errors.New("thrown")
+			}
+			return pipeline.Continue(), nil
+		}}
+	b := startRows(t, "tool-retry: {base-delay: 5ms}, rate-limit: {tools: {limited: {limit: 2, per: 1h}}}, "+
+		"concurrency: {groups: {narrow: 1}}", "", featureTools, mode)
 	a := b.audit(t)
 	t.Run("rows", func(t *testing.T) {
 		row := func(name string, f func(t *testing.T)) {
 			t.Run(name, func(t *testing.T) { t.Parallel(); f(t) })
 		}
-		row("what the context of a call is reaches the tool (S2-PIPE-3 S2-DEF-1)", func(t *testing.T) { // what the context of a call is reaches the tool
+		row("what the context of a call is reaches the tool (S2-PIPE-3 S2-DEF-1)", func(t *testing.T) {
 			got := make(chan *nats.Msg, 1)
 			sub, err := b.Conn.Subscribe("rows.named", func(m *nats.Msg) { got <- m; _ = m.Respond([]byte(`1`)) })
 			require.NoError(t, err)
@@ -120,7 +123,8 @@ func TestFeatureRows(t *testing.T) {
 			trace := "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 			m := ask(t, b.Conn, "shallot.v1.tool.request.named", `{"a":1}`, "Shallot-Session", "s1", "traceparent", trace)
 			in := <-got
-			require.Equal(t, []string{"named", "s1", m.Header.Get("Shallot-Call")}, []string{in.Header.Get("Shallot-Tool"), in.Header.Get("Shallot-Session"), in.Header.Get("Shallot-Call")})
+			require.Equal(t, []string{"named", "s1", m.Header.Get("Shallot-Call")}, []string{in.Header.Get("Shallot-Tool"),
+				in.Header.Get("Shallot-Session"), in.Header.Get("Shallot-Call")})
 			require.Contains(t, in.Header.Get("traceparent"), "0af7651916cd43dd8448eb211c80319c")
 			require.Equal(t, `{"a":1}`, string(in.Data))
 		})
@@ -133,15 +137,19 @@ func TestFeatureRows(t *testing.T) {
 			require.False(t, a.end(t, own).Get("executorReached").Bool(), "S2-CHAIN-3")
 			thrown := b.do(t, "moded", `{"row":"S2-CHAIN-1 throw","mode":"throw"}`)
 			require.Contains(t, string(thrown.Reply())+fmt.Sprint(thrown.Fault), "mode")
-			require.Equal(t, []int{1, 0, 0}, []int{b.count("S2-CHAIN-1 pass"), b.count("S2-CHAIN-1 answer"), b.count("S2-CHAIN-1 throw")})
+			require.Equal(t, []int{1, 0, 0}, []int{b.count("S2-CHAIN-1 pass"), b.count("S2-CHAIN-1 answer"),
+				b.count("S2-CHAIN-1 throw")})
 		})
-		row("mandatory stages always run, and a hit says that the target was not reached (S2-CHAIN-2 S2-CHAIN-3 S2-CACHE-4 X-6)", func(t *testing.T) { // CH-14
+		// CH-14
+		row("mandatory stages always run, and a hit says that the target was not reached (S2-CHAIN-2 S2-CHAIN-3 "+
+			"S2-CACHE-4 X-6)", func(t *testing.T) {
 			first, second := b.do(t, "cached", `{"row":"S2-CHAIN-3"}`), b.do(t, "cached", `{"row":"S2-CHAIN-3"}`)
 			require.True(t, a.end(t, first).Get("executorReached").Bool())
 			hit := a.end(t, second)
 			require.False(t, hit.Get("executorReached").Bool(), hit.Raw)
 			require.Equal(t, "hit", hit.Get("cache").String())
-			require.Equal(t, []int{1, 1}, []int{times(second, "audit.beforeTool"), times(second, "audit.afterTool")}, "%v", second.Slip.Path)
+			require.Equal(t, []int{1, 1}, []int{times(second, "audit.beforeTool"), times(second, "audit.afterTool")}, "%v",
+				second.Slip.Path)
 			require.True(t, gjson.GetBytes(second.Notes["tool.metadata"], "from_cache").Bool())
 			require.True(t, second.Flag("caching.tool.cacheHit"), "S0-CTX-2")
 		})
@@ -162,16 +170,17 @@ func TestFeatureRows(t *testing.T) {
 				require.Equal(t, []string{c.answer, c.cache}, []string{answer, cache}, "%d %s", i, c.wish)
 			}
 		})
-		row("only successes are cached (S0-CACHE-5 CA-5)", func(t *testing.T) { // an error result is the tool's own words, and no success
+		row("only successes are cached (S0-CACHE-5 CA-5)", func(t *testing.T) {
 			args := `{"row":"S0-CACHE-5","fail":3,"with":"error result"}`
 			m := ask(t, b.Conn, "shallot.v1.tool.request.cached", args)
-			require.Equal(t, []string{`"no"`, "true"}, []string{string(m.Data), m.Header.Get("Shallot-Tool-Error")}, "contracts 13: passed on unchanged")
+			require.Equal(t, []string{`"no"`, "true"}, []string{string(m.Data), m.Header.Get("Shallot-Tool-Error")},
+				"contracts 13: passed on unchanged")
 			c := b.do(t, "cached", args)
 			require.False(t, hit(c))
 			require.Equal(t, `{"run":4}`, string(c.Reply()))
 			require.True(t, hit(b.do(t, "cached", args)))
 		})
-		row("a cache hit uses no quota (S2-CHAIN-5 X-51)", func(t *testing.T) { // a hit uses no quota; a refused call is in the audit
+		row("a cache hit uses no quota (S2-CHAIN-5 X-51)", func(t *testing.T) {
 			for range 5 {
 				require.Empty(t, fallback(b.do(t, "limited", `{"row":"S2-CHAIN-5"}`)))
 			}
@@ -182,12 +191,14 @@ func TestFeatureRows(t *testing.T) {
 			require.False(t, a.end(t, c).Get("executorReached").Bool())
 			require.Equal(t, 0, times(c, "timeout.beforeTool"), "stages inner to who refused do not run")
 		})
-		row("mandatory stages run once a call, and another attempt runs all inner stages again (X-28 X-29 X-9 X-11 S1-CAP-2 S1-IMPL-2)", func(t *testing.T) {
+		row("mandatory stages run once a call, and another attempt runs all inner stages again (X-28 X-29 X-9 X-11 "+
+			"S1-CAP-2 S1-IMPL-2)", func(t *testing.T) {
 			c := b.do(t, "again", `{"row":"X-28","fail":2,"text":"x"}`)
 			require.Nil(t, c.Fault)
 			for hop, n := range map[string]int{
 				"audit.beforeTool": 1, "audit.afterTool": 1, "tool-arguments.beforeTool": 1, "tool-retry.beforeTool": 1,
-				"rate-limit.beforeTool": 3, "timeout.beforeTool": 3, "timeout.afterTool": 3, "tool-error.afterTool": 3, "tool-retry.afterTool": 3, "again": 0,
+				"rate-limit.beforeTool": 3, "timeout.beforeTool": 3, "timeout.afterTool": 3, "tool-error.afterTool": 3,
+				"tool-retry.afterTool": 3, "again": 0,
 			} {
 				if hop != "again" {
 					require.Equal(t, n, times(c, hop), "%s in %v", hop, c.Slip.Path)
@@ -204,7 +215,8 @@ func TestFeatureRows(t *testing.T) {
 				require.Contains(t, line, "delay=")
 			}
 		})
-		row("faults of arguments name the argument and what is wrong, and are not tried again (S2-ARG-13 S2-ARG-15 S2-ARG-1 S2-ARG-4)", func(t *testing.T) {
+		row("faults of arguments name the argument and what is wrong, and are not tried again (S2-ARG-13 S2-ARG-15 "+
+			"S2-ARG-1 S2-ARG-4)", func(t *testing.T) {
 			c := b.do(t, "strict", `{"row":null,"n":"x"}`)
 			require.Equal(t, `[["row","null_or_empty"]]`, pairs(c.Notes["tool.issues"]))
 			c = b.do(t, "strict", `{"row":"S2-ARG-15","n":"x","fail":[]}`)
@@ -213,22 +225,27 @@ func TestFeatureRows(t *testing.T) {
 			require.Equal(t, "invalid_arguments", gjson.GetBytes(c.Reply(), "error").String())
 			require.True(t, a.end(t, c).Exists(), "the audit has it too")
 			c = b.do(t, "strict", `{"row":"S2-ARG-5","n":"7","more":1}`)
-			require.Equal(t, `[{"path":"/n","from":"\"7\"","to":"7","rule":"to_integer"},{"path":"/more","from":"1","rule":"undeclared_dropped"}]`, string(c.Notes["tool.changes"]), "every change is recorded")
+			require.Equal(t, `[{"path":"/n","from":"\"7\"","to":"7","rule":"to_integer"},{"path":"/more","from":"1",`+
+				`"rule":"undeclared_dropped"}]`, string(c.Notes["tool.changes"]), "every change is recorded")
 		})
-		row("the tool is resolved before its arguments are read (X-38 X-32)", func(t *testing.T) { // the tool is looked up before its arguments are read
+		row("the tool is resolved before its arguments are read (X-38 X-32)", func(t *testing.T) {
 			c := b.do(t, "not_there", `{"a":`)
-			require.Equal(t, []string{"tool_not_found", "graceful_error"}, []string{gjson.GetBytes(c.Reply(), "error").String(), fallback(c)})
+			require.Equal(t, []string{"tool_not_found", "graceful_error"},
+				[]string{gjson.GetBytes(c.Reply(), "error").String(), fallback(c)})
 			require.False(t, a.end(t, c).Get("executorReached").Bool())
 		})
-		row("the graceful error is a success whose mark the model sees (X-35 X-34 S2-FALL-4)", func(t *testing.T) { // a graceful error is no error on this face, and says what it is
+		row("the graceful error is a success whose mark the model sees (X-35 X-34 S2-FALL-4)", func(t *testing.T) {
 			m := ask(t, b.Conn, "shallot.v1.tool.request.again", `{"row":"X-35","fail":9,"text":"x"}`)
-			require.Equal(t, []string{"", "", "graceful_error"}, []string{m.Header.Get("Nats-Service-Error-Code"), m.Header.Get("Shallot-Fault"), m.Header.Get("Shallot-Degraded")})
+			require.Equal(t, []string{"", "", "graceful_error"}, []string{m.Header.Get("Nats-Service-Error-Code"),
+				m.Header.Get("Shallot-Fault"), m.Header.Get("Shallot-Degraded")})
 			require.Equal(t, "graceful_error", gjson.GetBytes(m.Data, "_shallot.fallback").String())
 		})
-		row("errors of tools look alike and hold no secrets (S1-IMPL-3)", func(t *testing.T) { // no secret of a failure reaches anybody
+		row("errors of tools look alike and hold no secrets (S1-IMPL-3)", func(t *testing.T) {
 			secret := "sk-proj-0123456789abcdefghij"
 			for with, tool := range map[string]string{"": "again", "tool_network": "cached"} {
-				c := b.do(t, tool, `{"row":"S1-IMPL-3 `+tool+`","fail":9,"with":"`+with+`","text":"dial postgres://root:hunter22@db: Authorization: Bearer `+secret+`"}`)
+				c := b.do(
+					t, tool, `{"row":"S1-IMPL-3 `+tool+`","fail":9,"with":"`+with+`","text":"dial postgres://root:hunter22@db: `+
+						`Authorization: Bearer `+secret+`"}`)
 				all := string(c.Reply()) + string(rawjson.Encode(c.Notes["tool.fallbackFault"])) + a.end(t, c).Raw
 				require.NotContains(t, all, secret)
 				require.NotContains(t, all, "hunter22")
@@ -236,13 +253,15 @@ func TestFeatureRows(t *testing.T) {
 			}
 			require.NotContains(t, b.logs.String(), secret)
 		})
-		row("the tools that a model sees fit the conversation, and a tool has versions (S1-IMPL-4)", func(t *testing.T) { // newest, pinned, one that is not there
-			require.JSONEq(t, `{"row":"S1-IMPL-4"}`, string(b.do(t, "pinned", `{"row":"S1-IMPL-4"}`).Reply()), "1.10 is newer than 1.9 and 1.10-rc.1")
+		row("the tools that a model sees fit the conversation, and a tool has versions (S1-IMPL-4)", func(t *testing.T) {
+			require.JSONEq(t, `{"row":"S1-IMPL-4"}`, string(b.do(t, "pinned", `{"row":"S1-IMPL-4"}`).Reply()),
+				"1.10 is newer than 1.9 and 1.10-rc.1")
 			require.Equal(t, `{"run":1}`, string(b.do(t, "pinned@1.9", `{"row":"S1-IMPL-4"}`).Reply()))
-			require.Equal(t, `{"run":2}`, string(ask(t, b.Conn, "shallot.v1.tool.request."+messages.Token("pinned@1.9"), `{"row":"S1-IMPL-4"}`).Data))
+			require.Equal(t, `{"run":2}`, string(ask(t, b.Conn, "shallot.v1.tool.request."+messages.Token("pinned@1.9"),
+				`{"row":"S1-IMPL-4"}`).Data))
 			require.Equal(t, "tool_not_found", gjson.GetBytes(b.do(t, "pinned@3", `{}`).Reply(), "error").String())
 		})
-		row("eviction stands inside the cache (X-5 S0-EVICT-3)", func(t *testing.T) { // a hit never returns more than the threshold
+		row("eviction stands inside the cache (X-5 S0-EVICT-3)", func(t *testing.T) {
 			args := `{"row":"X-5","text":"a","chars":85000}`
 			first, second := b.do(t, "cached", args), b.do(t, "cached", args)
 			require.True(t, hit(second))
@@ -257,14 +276,17 @@ func TestFeatureRows(t *testing.T) {
 			require.Contains(t, c.Fault.Message, "get_order")
 			b.do(t, "keyed", `{"row":"keyed","fail":1,"text":"x"}`)
 			b.do(t, "unkeyed", `{"row":"unkeyed","fail":1,"text":"x"}`)
-			require.Equal(t, []int{1, 2, 1}, []int{b.count("written"), b.count("keyed"), b.count("unkeyed")}, "a tool that takes a key may run again")
+			require.Equal(t, []int{1, 2, 1}, []int{b.count("written"), b.count("keyed"), b.count("unkeyed")},
+				"a tool that takes a key may run again")
 		})
 		row("contracts 12", func(t *testing.T) { // allow-blank
 			require.Equal(t, `{"text":" ","name":"n"}`, string(b.do(t, "blank", `{"text":" ","name":"n"}`).Reply()))
-			require.Equal(t, `[["name","null_or_empty"]]`, pairs(b.do(t, "blank", `{"text":"","name":" "}`).Notes["tool.issues"]))
+			require.Equal(t, `[["name","null_or_empty"]]`,
+				pairs(b.do(t, "blank", `{"text":"","name":" "}`).Notes["tool.issues"]))
 		})
 		row("approval", func(t *testing.T) {
-			p, err := b.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asked", Tenant: "default", Body: []byte(`{"row":"asked"}`)})
+			p, err := b.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "asked", Tenant: "default",
+				Body: []byte(`{"row":"asked"}`)})
 			require.NoError(t, err)
 			_, err = p.Wait(t.Context(), nil)
 			require.ErrorIs(t, err, pipeline.ErrHeld)
@@ -274,7 +296,8 @@ func TestFeatureRows(t *testing.T) {
 			var wg sync.WaitGroup
 			for i := range 8 {
 				wg.Go(func() {
-					require.Empty(t, fallback(b.do(t, []string{"one_a", "one_b"}[i%2], fmt.Sprintf(`{"row":"narrow","ms":30,"i":%d}`, i))))
+					require.Empty(t, fallback(b.do(t, []string{"one_a", "one_b"}[i%2],
+						fmt.Sprintf(`{"row":"narrow","ms":30,"i":%d}`, i))))
 				})
 			}
 			wg.Wait()
@@ -308,7 +331,8 @@ func pairs(issues json.RawMessage) string {
 func TestDeafTool(t *testing.T) {
 	t.Parallel()
 	b := startRows(t, "tool-fallback: {enabled: false}", "  executor: {core-pool: 1, max-pool: 1, queue-capacity: 4}\n",
-		"    - {name: deaf, executor: \"go:script\", effect: read, cache: \"off\", retry: noRetry, timeout: 100ms}\n    - {name: after, executor: \"go:script\", effect: read, cache: \"off\", timeout: 10s}\n")
+		"    - {name: deaf, executor: \"go:script\", effect: read, cache: \"off\", retry: noRetry, timeout: 100ms}\n"+
+			"    - {name: after, executor: \"go:script\", effect: read, cache: \"off\", timeout: 10s}\n")
 	begin := time.Now()
 	c := b.do(t, "deaf", `{"row":"S2-TIME-5","ms":1500,"deaf":true}`)
 	require.Equal(t, "Tool 'deaf' timed out after 100ms", c.Fault.Message, "S2-TIME-2")
@@ -317,24 +341,6 @@ func TestDeafTool(t *testing.T) {
 	c = b.do(t, "after", `{"row":"S2-TIME-5 after"}`)
 	require.Nil(t, c.Fault, "waiting for a slot is not part of a tool's own time")
 	require.Equal(t, 1, b.count("S2-TIME-5 after"))
-}
-
-// logs are what a host has logged.
-type logs struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // logged is the line that holds all of these.

@@ -30,8 +30,10 @@ nats: {embedded: {port: 0, sync: 1m, data: `+t.TempDir()+`}}
 agent: {interceptor: {tool-fallback: {enabled: false}, tool-retry: {base-delay: 1ms}}}
 tool:
   tools:
-    - {name: once, not-executed: [429, 503], executor: "nats:odd", effect: write, timeout: 300ms, retry: {max-attempts: 2, base-delay: 1ms, on: [any]}}
-    - {name: many, executor: "nats:odd", effect: read, cache: "off", timeout: 300ms, retry: {max-attempts: 2, base-delay: 1ms, on: [any]}}
+    - {name: once, not-executed: [429, 503], executor: "nats:odd", effect: write, timeout: 300ms,
+        retry: {max-attempts: 2, base-delay: 1ms, on: [any]}}
+    - {name: many, executor: "nats:odd", effect: read, cache: "off", timeout: 300ms, retry: {max-attempts: 2,
+        base-delay: 1ms, on: [any]}}
 `, host.Everything())
 	var mu sync.Mutex
 	asked := map[string]int{}
@@ -175,7 +177,8 @@ func TestLimitsOverWorkers(t *testing.T) {
 	yaml := func(url string) string {
 		return `
 nats: {url: "` + url + `"}
-agent: {interceptor: {tool-fallback: {enabled: false}, concurrency: {groups: {db: 3}, wait: 30s}, rate-limit: {tools: {counted: {limit: 5, per: 1h}}}}}
+agent: {interceptor: {tool-fallback: {enabled: false}, concurrency: {groups: {db: 3}, wait: 30s},
+    rate-limit: {tools: {counted: {limit: 5, per: 1h}}}}}
 tool:
   tools:
     - {name: grouped, executor: "nats:db", effect: read, cache: "off", concurrency-group: db, retry: noRetry}
@@ -193,7 +196,7 @@ tool:
 			n := now.Add(1)
 			for x := most.Load(); n > x && !most.CompareAndSwap(x, n); x = most.Load() {
 			}
-			time.Sleep(30 * time.Millisecond) // simulated: work
+			<-time.After(30 * time.Millisecond) // simulated: work
 			now.Add(-1)
 			_ = m.Respond([]byte(`1`))
 		}()
@@ -225,8 +228,8 @@ tool:
 	require.EqualValues(t, 25, limited.Load())
 }
 
-// max-pool bounds what a worker runs over all its classes together, queue-capacity what it holds of each; the rest waits
-// where another worker can take it.
+// max-pool bounds what a worker runs over all its classes together, queue-capacity what it holds of each; the rest
+// waits where another worker can take it.
 func TestPoolBoundsAllQueues(t *testing.T) { // S2-TIME-4
 	t.Parallel()
 	srv := natsServer(t)

@@ -13,8 +13,10 @@ import (
 // Loose arguments in each mode of coercion, over the bus.
 func TestCoercionModes(t *testing.T) {
 	t.Parallel()
-	schema := `{"type":"object","properties":{"n":{"type":"integer"},"s":{"type":"string"},"tags":{"type":"array","items":{"type":"integer"}},` +
-		`"o":{"$ref":"#/$defs/o"},"e":{"enum":["red","blue"]},"u":{"anyOf":[{"type":"integer"},{"type":"boolean"}]}},"$defs":{"o":{"type":"object","properties":{"x":{"type":"number"}}}}}`
+	schema := `{"type":"object","properties":{"n":{"type":"integer"},"s":{"type":"string"},"tags":{"type":"array",` +
+		`"items":{"type":"integer"}},` +
+		`"o":{"$ref":"#/$defs/o"},"e":{"enum":["red","blue"]},"u":{"anyOf":[{"type":"integer"},{"type":"boolean"}]}},` +
+		`"$defs":{"o":{"type":"object","properties":{"x":{"type":"number"}}}}}`
 	h := toolHost(t, "tool:\n  tools:\n"+
 		"    - {name: documents, executor: \"go:echo\", effect: read, coercion: documents, input-schema: "+schema+"}\n"+
 		"    - {name: extended, executor: \"go:echo\", effect: read, coercion: extended, input-schema: "+schema+"}\n"+
@@ -47,7 +49,8 @@ func TestCoercionModes(t *testing.T) {
 // A single value becomes an array of one only where that is asked for.
 func TestWrapScalars(t *testing.T) {
 	t.Parallel()
-	tool := "  tools:\n    - {name: echo_tags, executor: \"go:echo\", effect: read, input-schema: {type: object, properties: {tags: {type: array, items: {type: string}}}}}\n"
+	tool := "  tools:\n    - {name: echo_tags, executor: \"go:echo\", effect: read, input-schema: {type: object, " +
+		"properties: {tags: {type: array, items: {type: string}}}}}\n"
 	for arguments, want := range map[string]string{"coercion: extended, wrap-scalars: true": `{"tags":["7"]}`,
 		"coercion: extended": ``, "wrap-scalars: true": ``} {
 		h := toolHost(t, "tool:\n  arguments: {"+arguments+"}\n"+tool)
@@ -64,8 +67,10 @@ func TestWrapScalars(t *testing.T) {
 func TestIntegerBits(t *testing.T) {
 	t.Parallel()
 	h := toolHost(t, "tool:\n  arguments: {integer-bits: 32}\n  tools:\n"+
-		"    - {name: plain, executor: \"go:echo\", effect: read, input-schema: {type: object, properties: {v: {type: integer}}}}\n"+
-		"    - {name: wide, executor: \"go:echo\", effect: read, input-schema: {type: object, properties: {v: {type: integer, format: int64}}}}\n")
+		"    - {name: plain, executor: \"go:echo\", effect: read, input-schema: {type: object, properties: "+
+		"{v: {type: integer}}}}\n"+
+		"    - {name: wide, executor: \"go:echo\", effect: read, input-schema: {type: object, properties: "+
+		"{v: {type: integer, format: int64}}}}\n")
 	for _, v := range []string{`2147483647`, `2147483647.0`, `"-2147483648"`} {
 		require.Equal(t, `{"v":`+strings.Trim(strings.TrimSuffix(v, ".0"), `"`)+`}`,
 			string(ask(t, h.Conn, "shallot.v1.tool.request.plain", `{"v":`+v+`}`).Data))

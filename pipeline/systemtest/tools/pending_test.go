@@ -12,8 +12,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
-// A call that waits for its next attempt costs one goroutine and no more. It counts the goroutines of the process, so it
-// runs alone.
+// A call that waits for its next attempt costs one goroutine and no more. It counts the goroutines of the process, so
+// it runs alone.
 func TestPendingRetries(t *testing.T) {
 	require.Less(t, pendingRetries(t, 1000), 1000+spare)
 }
@@ -48,13 +48,14 @@ func pendingRetries(t testing.TB, n int) int {
 		})
 	}
 	wg.Wait()
-	require.Eventually(t, func() bool { return b.details("tool-retry")["totalRetries"] == int64(n) }, time.Minute,
-		10*time.Millisecond)
-	require.Equal(t, n, b.count("waits"), "each has run once and waits")
+	// On a slow machine the first ones are tried again before the last have come.
+	retries := func() int64 { return b.details("tool-retry")["totalRetries"].(int64) }
+	require.Eventually(t, func() bool { return retries() >= int64(n) }, 3*time.Minute, 10*time.Millisecond)
+	require.GreaterOrEqual(t, b.count("waits"), n, "each has run once and waits")
 	more := 0
 	require.Eventually(t, func() bool {
 		more = goroutines() - before
 		return more < n+spare
-	}, 10*time.Second, 50*time.Millisecond)
+	}, time.Minute, 50*time.Millisecond)
 	return more
 }

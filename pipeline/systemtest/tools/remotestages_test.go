@@ -51,7 +51,7 @@ func programProcess(url, file string) error {
 			_ = json.Unmarshal(r.Data(), &q)
 			_, _ = fmt.Fprintln(f, name, q.Phase, q.Key, os.Getpid(), q.Call.Notes["executorReached"])
 			if q.Call.User == "slow" {
-				time.Sleep(10 * time.Millisecond) // simulated: work to be killed in
+				<-time.After(10 * time.Millisecond) // simulated: work to be killed in
 			}
 			switch {
 			case q.Call.User == "hang":
@@ -83,7 +83,8 @@ stages:
   - {name: my-limit, kind: tool, enabled: false, timeout: 1s, phases: [before], reads: [call]}
 tool:
   tools:
-    - {name: guarded, executor: "go:echo", effect: read, cache: on, stages: {mandatory: [my-audit], optional: [my-limit]}}
+    - {name: guarded, executor: "go:echo", effect: read, cache: on, stages: {mandatory: [my-audit],
+        optional: [my-limit]}}
     - {name: plain, executor: "go:echo", effect: read, cache: on}
 `
 
@@ -334,7 +335,8 @@ stages:
 func TestRemoteStagesRefused(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct{ stages, has string }{
-		"two writers": {`[{name: a, kind: model, order: 40, writes: [request.user]}, {name: b, kind: model, order: 40, writes: [request.user]}]`,
+		"two writers": {`[{name: a, kind: model, order: 40, writes: [request.user]}, {name: b, kind: model, order: 40, ` +
+			`writes: [request.user]}]`,
 			"a (40) and b (40) share an order and both write request.user"},
 		"built in": {`[{name: tool-cache, kind: tool}]`, "built-in tool stage"},
 	} {

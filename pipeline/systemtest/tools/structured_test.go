@@ -33,7 +33,8 @@ func TestStructuredContentIsHeldToItsOwnSchema(t *testing.T) {
 		case "tools/list":
 			result = `{"tools":[`
 			for name := range results {
-				result += fmt.Sprintf(`{"name":%q,"inputSchema":{"type":"object"},"outputSchema":{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}},`, name)
+				result += fmt.Sprintf(`{"name":%q,"inputSchema":{"type":"object"},"outputSchema":{"type":"object",`+
+					`"properties":{"n":{"type":"integer"}},"required":["n"]}},`, name)
 			}
 			result = result[:len(result)-1] + `]}`
 		case "tools/call":
@@ -52,8 +53,10 @@ func TestStructuredContentIsHeldToItsOwnSchema(t *testing.T) {
 	t.Cleanup(srv.Close)
 	h := toolHost(t, "tool:\n  mcp-servers:\n    - {name: up, url: \""+srv.URL+"\"}\n")
 	url := faces(t, h, api.RoleCaller)
-	require.Eventually(t, func() bool { _, err := h.GetTool(t.Context(), "up_none"); return err == nil }, 20*time.Second,
-		10*time.Millisecond)
+	for name := range results { // they are registered one after the other
+		known := func() bool { _, err := h.GetTool(t.Context(), "up_"+name); return err == nil }
+		require.Eventually(t, known, 20*time.Second, 10*time.Millisecond)
+	}
 	for name, want := range map[string]struct {
 		text    string
 		isError bool

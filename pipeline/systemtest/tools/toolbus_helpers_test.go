@@ -21,6 +21,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
@@ -37,7 +38,7 @@ type rowBus struct {
 	now    map[string]int  // runs of a row that have not ended
 	broken map[string]bool // rows whose runs all fail from now on
 	busy   atomic.Int64
-	logs   logs
+	logs   apitest.Output // of the host
 }
 
 // startRows starts one; interceptors is what stands under agent.interceptor, tools the list of tools.

@@ -130,7 +130,8 @@ func TestRowsDir(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	b := startRows(t,
-		"tool-retry: {executed-by: caller}, tool-cache: {ttl: 1s, sweep: 1s, max-entries: 10}, large-result-eviction: {eviction-store: dir, eviction-dir: "+dir+"}", "", rowTools,
+		"tool-retry: {executed-by: caller}, tool-cache: {ttl: 1s, sweep: 1s, max-entries: 10}, large-result-eviction: "+
+			"{eviction-store: dir, eviction-dir: "+dir+"}", "", rowTools,
 		pipeline.Stage{Name: "asker", Kind: messages.Tool, Order: 60, Before: pass})
 	t.Run("before any look-up the hit rate is zero (CA-11)",
 		func(t *testing.T) { require.Equal(t, 0.0, b.details("tool-cache")["hitRate"]) })
@@ -203,8 +204,10 @@ func TestRowsLimited(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "no-directory")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	b := startRows(t,
-		"tool-retry: {tools: [a], base-delay: 40ms, multiplier: 2, max-delay: 50ms, jitter: 0.25}, large-result-eviction: {eviction-store: dir, eviction-dir: "+file+"/x}", "",
-		"    - {name: a, executor: \"go:script\", effect: read, cache: \"off\"}\n    - {name: b, executor: \"go:script\", effect: read, cache: \"off\"}\n")
+		"tool-retry: {tools: [a], base-delay: 40ms, multiplier: 2, max-delay: 50ms, jitter: 0.25}, "+
+			"large-result-eviction: {eviction-store: dir, eviction-dir: "+file+"/x}", "",
+		"    - {name: a, executor: \"go:script\", effect: read, cache: \"off\"}\n"+
+			"    - {name: b, executor: \"go:script\", effect: read, cache: \"off\"}\n")
 	t.Run("retry can be limited to some tools (RT-11)", func(t *testing.T) {
 		b.do(t, "b", `{"row":"RT-11 b","fail":9,"text":"x"}`)
 		b.do(t, "a", `{"row":"RT-11 a","fail":9,"text":"x"}`)
@@ -259,7 +262,8 @@ func TestRowsArguments(t *testing.T) {
 	add("ar_default", `{"type":"object","properties":{"v":{"type":"integer","default":"7"}}}`)
 	add("ar_req_default", `{"type":"object","properties":{"v":{"type":"integer","default":7}},"required":["v"]}`)
 	add("ar_three",
-		`{"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"string"},"c":{"type":"boolean"}},"required":["b","c"]}`)
+		`{"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"string"},"c":{"type":"boolean"}},`+
+			`"required":["b","c"]}`)
 	h := toolHost(t, "tool:\n  tools:\n"+tools.String())
 	for _, r := range []struct{ row, tool, in, out string }{ // no out: refused
 		{"text comes from text, numbers and booleans (AR-1)", "string", `"x" 3 3.5 true`, `"x" "3" "3.5" "true"`},

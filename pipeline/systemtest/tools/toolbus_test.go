@@ -21,7 +21,8 @@ import (
 const rowTools = `
     - {name: get_a, executor: "nats:rows.micro", effect: read}
     - {name: get_b, executor: "nats:rows.micro", effect: read}
-    - {name: get_int, executor: "nats:rows.micro", effect: read, input-schema: {type: object, properties: {row: {type: string}, n: {type: integer}}}}
+    - {name: get_int, executor: "nats:rows.micro", effect: read, input-schema: {type: object,
+        properties: {row: {type: string}, n: {type: integer}}}}
     - {name: get_long, executor: "nats:rows.micro", effect: read, cache: 1h}
     - {name: get_shared, executor: "nats:rows.micro", effect: read, cache: {scope: shared}}
     - {name: create_x, executor: "nats:rows.micro"}
@@ -30,15 +31,22 @@ const rowTools = `
     - {name: retried, executor: "go:script", effect: read, cache: "off"}
     - {name: none, executor: "go:script", effect: read, cache: "off", retry: noRetry}
     - {name: none_slow, executor: "go:script", effect: read, cache: "off", retry: noRetry, timeout: 60ms}
-    - {name: network, executor: "go:script", effect: read, cache: "off", retry: {max-attempts: 3, base-delay: 5ms, on: [tool_timeout, tool_network, target_absent]}}
-    - {name: network_slow, executor: "go:script", effect: read, cache: "off", timeout: 60ms, retry: {max-attempts: 2, base-delay: 5ms, on: [tool_timeout, tool_network]}}
-    - {name: slow3, executor: "go:script", effect: read, cache: "off", timeout: 100ms, retry: {max-attempts: 3, base-delay: 5ms, on: [any]}}
+    - {name: network, executor: "go:script", effect: read, cache: "off", retry: {max-attempts: 3, base-delay: 5ms,
+        on: [tool_timeout, tool_network, target_absent]}}
+    - {name: network_slow, executor: "go:script", effect: read, cache: "off", timeout: 60ms, retry: {max-attempts: 2,
+        base-delay: 5ms, on: [tool_timeout, tool_network]}}
+    - {name: slow3, executor: "go:script", effect: read, cache: "off", timeout: 100ms, retry: {max-attempts: 3,
+        base-delay: 5ms, on: [any]}}
     - {name: safe, executor: "go:script", effect: read, cache: "off", retry: idempotentSafeRetry}
-    - {name: patient, executor: "go:script", effect: read, cache: "off", retry: {max-attempts: 2, base-delay: 20s, multiplier: 1, on: [any]}}
+    - {name: patient, executor: "go:script", effect: read, cache: "off", retry: {max-attempts: 2, base-delay: 20s,
+        multiplier: 1, on: [any]}}
     - {name: asks, executor: "go:script", effect: read, cache: "off", stages: {optional: [asker]}}
-    - {name: asks_a_person, executor: "go:script", effect: read, cache: "off", approval: always, retry: {max-attempts: 3, base-delay: 5ms, on: [any]}}
-    - {name: strict, executor: "go:script", effect: read, input-schema: {type: object, properties: {row: {type: string}, n: {type: integer}}, required: [n]}, stub-data: {n: 0}}
-    - {name: stubbed, executor: "go:script", effect: read, cache: "off", retry: noRetry, stub-data: {note: "sample data"}}
+    - {name: asks_a_person, executor: "go:script", effect: read, cache: "off", approval: always,
+        retry: {max-attempts: 3, base-delay: 5ms, on: [any]}}
+    - {name: strict, executor: "go:script", effect: read, input-schema: {type: object,
+        properties: {row: {type: string}, n: {type: integer}}, required: [n]}, stub-data: {n: 0}}
+    - {name: stubbed, executor: "go:script", effect: read, cache: "off", retry: noRetry,
+        stub-data: {note: "sample data"}}
     - {name: stale, executor: "go:script", effect: read, cache: 1ms, retry: noRetry}
     - {name: timed, executor: "go:script", effect: read, cache: "off", retry: noRetry, timeout: 100ms}
     - {name: big, executor: "go:script", effect: read, cache: "off"}
@@ -289,7 +297,8 @@ func ladderRows(t *testing.T, b *rowBus) {
 		b.broken["F3-1"] = true
 		b.mu.Unlock()
 		// Until the cached result is too old it is a hit and nothing has to stand in for it.
-		require.Eventually(t, func() bool { c = b.do(t, "stale", args); return fallback(c) != "" }, 2*time.Second, time.Millisecond)
+		require.Eventually(t,
+			func() bool { c = b.do(t, "stale", args); return fallback(c) != "" }, 2*time.Second, time.Millisecond)
 		require.Equal(t, "stale_cache", fallback(c), "F3-1")
 		require.Equal(t, "stale_cache", gjson.GetBytes(c.Reply(), "_shallot.fallback").String(), "F3-10")
 		require.Equal(t, int64(1), gjson.GetBytes(c.Reply(), "run").Int())

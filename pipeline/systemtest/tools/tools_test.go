@@ -140,7 +140,7 @@ func TestToolConcurrency(t *testing.T) {
 				break
 			}
 		}
-		time.Sleep(20 * time.Millisecond) // simulated: the work itself
+		<-time.After(20 * time.Millisecond) // simulated: the work itself
 		var in struct{ N int }
 		_ = json.NewDecoder(r.Body).Decode(&in)
 		_, _ = w.Write([]byte(strconv.Itoa(in.N)))
@@ -262,8 +262,7 @@ func TestHTTPTool(t *testing.T) {
 func TestRegisterTool(t *testing.T) {
 	t.Parallel()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_,
-			_ = w.Write([]byte(`{"reached":true}`))
+		_, _ = w.Write([]byte(`{"reached":true}`))
 	}))
 	t.Cleanup(srv.Close)
 	h := toolHost(t, "tool: {api-networks: [127.0.0.0/8]}\n")
@@ -271,17 +270,17 @@ func TestRegisterTool(t *testing.T) {
 	ctx := t.Context()
 
 	t.Run("a tool with a group of nobody runs in its executor's queue", func(t *testing.T) {
-		got,
-			err := h.RegisterTool(ctx,
-			[]byte(`{"name":"reg","description":"d","input-schema":{"type":"object","properties":{"n":{"type":"integer"}}},"executor":"`+srv.URL+`","effect":"read","concurrency-group":"gpu"}`), "me")
+		got, err := h.RegisterTool(ctx,
+			[]byte(`{"name":"reg","description":"d","input-schema":{"type":"object","properties":{"n":{"type":"integer"}}},`+
+				`"executor":"`+srv.URL+`","effect":"read","concurrency-group":"gpu"}`), "me")
 		require.NoError(t, err)
 		require.Equal(t, "http", got.Policy.Queue)
 		require.Equal(t, "api", got.Policy.Source)
 		m := ask(t, h.Conn, "shallot.v1.tool.request.reg", `{"n":"7"}`)
 		require.Equal(t, `{"reached":true}`, string(m.Data))
-		again,
-			err := h.RegisterTool(ctx,
-			[]byte(`{"name":"reg","description":"d","input-schema":{"type":"object","properties":{"n":{"type":"integer"}}},"executor":"`+srv.URL+`","effect":"read","concurrency-group":"gpu"}`), "me")
+		again, err := h.RegisterTool(ctx,
+			[]byte(`{"name":"reg","description":"d","input-schema":{"type":"object","properties":{"n":{"type":"integer"}}},`+
+				`"executor":"`+srv.URL+`","effect":"read","concurrency-group":"gpu"}`), "me")
 		require.NoError(t, err)
 		require.Equal(t, got, again)
 		require.NoError(t, h.RemoveTool(ctx, "reg", "me"))
@@ -315,7 +314,8 @@ func TestRegisterTool(t *testing.T) {
 		"SSRF scheme": {`{"name":"a","executor":{"kind":"http","url":"file:///etc/passwd"}}`,
 			messages.InvalidRequest},
 		"password in the URL": {`{"name":"a","executor":"http://u:p@example.com/"}`, messages.InvalidRequest},
-		"bad schema":          {`{"name":"a","executor":"go:echo","input-schema":{"type":"object","properties":{"x":{"$ref":"#/nowhere"}}}}`, messages.InvalidRequest},
+		"bad schema": {`{"name":"a","executor":"go:echo","input-schema":{"type":"object",` +
+			`"properties":{"x":{"$ref":"#/nowhere"}}}}`, messages.InvalidRequest},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -325,8 +325,7 @@ func TestRegisterTool(t *testing.T) {
 		})
 	}
 	t.Run("SSRF by a name that resolves inside: refused at the dial", func(t *testing.T) {
-		_,
-			err := closed.RegisterTool(ctx, []byte(`{"name":"inside","executor":"`+strings.Replace(srv.URL, "127.0.0.1",
+		_, err := closed.RegisterTool(ctx, []byte(`{"name":"inside","executor":"`+strings.Replace(srv.URL, "127.0.0.1",
 			"2130706433", 1)+`","retry":"noRetry"}`), "me")
 		require.NoError(t, err, "a name says nothing by itself")
 		m := ask(t, closed.Conn, "shallot.v1.tool.request.inside", `{}`)

@@ -193,7 +193,8 @@ func TestStreamedTools(t *testing.T) {
 			big := feed{Gate: "1", Text: "a汉", N: 42500, Step: 1000}
 			t.Run("of a stream the beginning passes at once, the rest is replaced, and a late error still shows (EV-13)",
 				func(t *testing.T) {
-					before, whole, c, fault := h.read(t, "feed", big, func() { close(h.gates["1"]) }) // it goes on only when its first chunk was seen
+					// it goes on only when its first chunk was seen
+					before, whole, c, fault := h.read(t, "feed", big, func() { close(h.gates["1"]) })
 					require.Nil(t, fault)
 					require.True(t, strings.HasPrefix(big.all(), before))
 					require.Greater(t, utf8.RuneCountInString(before), 79000, "chunks before the limit pass at once")

@@ -31,7 +31,8 @@ func TestSeveralWorkers(t *testing.T) {
 	t.Cleanup(srv.Stop)
 	yaml := "nats: {url: \"" + srv.ClientURL() +
 		"\"}\nagent: {interceptor: {tool-fallback: {enabled: false}, tool-retry: {enabled: false}}}\n" +
-		"tool:\n  tools:\n    - {name: slow, executor: \"nats:rows.slow\", effect: read}\n    - {name: big, executor: \"nats:rows.big\", effect: read, cache: {scope: shared}}\n"
+		"tool:\n  tools:\n    - {name: slow, executor: \"nats:rows.slow\", effect: read}\n" +
+		"    - {name: big, executor: \"nats:rows.big\", effect: read, cache: {scope: shared}}\n"
 	var hosts []*host.Host
 	for range 3 {
 		hosts = append(hosts, startRoles(t, yaml, host.Everything()))
@@ -42,7 +43,7 @@ func TestSeveralWorkers(t *testing.T) {
 		_, err := nc.QueueSubscribe(subject, "q", func(m *nats.Msg) {
 			go func() {
 				runs.Add(1)
-				time.Sleep(wait) // simulated: the tool's own work
+				<-time.After(wait) // simulated: the tool's own work
 				_ = m.Respond([]byte(body))
 			}()
 		})
@@ -74,7 +75,8 @@ func TestSeveralWorkers(t *testing.T) {
 	require.Equal(t, []any{paths[0], int64(1)}, []any{paths[1], runs.Load()})
 
 	// A change over the API of one is followed by the others.
-	body := `{"name":"late","description":"%s","executor":"nats:rows.slow","effect":"read","cache":"off","input-schema":{"type":"object","properties":{"%s":{"type":"integer"}}}}`
+	body := `{"name":"late","description":"%s","executor":"nats:rows.slow","effect":"read","cache":"off",` +
+		`"input-schema":{"type":"object","properties":{"%s":{"type":"integer"}}}}`
 	_, err = hosts[0].RegisterTool(t.Context(), fmt.Appendf(nil, body, "first", "a"), "me")
 	require.NoError(t, err)
 	for _, h := range hosts {

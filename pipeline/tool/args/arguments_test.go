@@ -116,8 +116,8 @@ func TestRequired(t *testing.T) {
 		_, f := p.Parse(one("string"), []byte(`{"a":"`+in+`"}`), args.Options{})
 		require.Equal(t, []string{"a:null_or_empty"}, codes(f), "AR-29 %q", in)
 	}
-	_,
-		f = p.Parse([]byte(`{"required":["a","b"],"properties":{"c":{"type":"integer"},"b":{"type":"string"},"a":{"type":"string"}}}`), []byte(`{"c":"x"}`), args.Options{})
+	_, f = p.Parse([]byte(`{"required":["a","b"],"properties":{"c":{"type":"integer"},"b":{"type":"string"},`+
+		`"a":{"type":"string"}}}`), []byte(`{"c":"x"}`), args.Options{})
 	require.Equal(t, []string{"a:missing", "b:missing"}, codes(f), "AR-24: two missing, and no type error yet")
 	_, f = p.Parse([]byte(`{"required":["a"],"properties":{"a":{"type":"string","minLength":0}}}`), []byte(`{"a":""}`),
 		args.Options{})
@@ -131,8 +131,8 @@ func TestOptional(t *testing.T) {
 	t.Parallel()
 	var p args.Parser
 	for _, in := range []string{`{}`, `{"a":null}`} {
-		a,
-			f := p.Parse([]byte(`{"properties":{"a":{"type":"integer","default":"5"},"b":{"type":"integer","default":9007199254740993}}}`), []byte(in), args.Options{})
+		a, f := p.Parse([]byte(`{"properties":{"a":{"type":"integer","default":"5"},"b":{"type":"integer",`+
+			`"default":9007199254740993}}}`), []byte(in), args.Options{})
 		require.Nil(t, f)
 		require.Equal(t, `{"a":"5","b":9007199254740993}`, string(a.Raw()), "AR-22: the default, not coerced")
 		a, f = p.Parse([]byte(`{"properties":{"a":{"type":"integer"}}}`), []byte(in), args.Options{})
@@ -196,8 +196,10 @@ func TestParsedArgs(t *testing.T) { // S2-ARG-14
 func TestDepth(t *testing.T) { // contracts 12: the table at every depth; values that fit are not touched
 	t.Parallel()
 	var p args.Parser
-	schema := `{"type":"object","$defs":{"item":{"type":"object","required":["n"],"properties":{"n":{"type":"integer"},"s":{"type":"string"}}}},
-	 "properties":{"list":{"type":"array","items":{"$ref":"#/$defs/item"}},"u":{"anyOf":[{"type":"integer"},{"type":"null"}]},"t":{"type":["integer","string"]}}}`
+	schema := `{"type":"object","$defs":{"item":{"type":"object","required":["n"],` +
+		`"properties":{"n":{"type":"integer"},"s":{"type":"string"}}}},"properties":{"list":{"type":"array",` +
+		`"items":{"$ref":"#/$defs/item"}},"u":{"anyOf":[{"type":"integer"},{"type":"null"}]},"t":{"type":["integer",` +
+		`"string"]}}}`
 	a, f := p.Parse([]byte(schema), []byte(`{"list":[{"n":"1","s":2},{"n":3}],"u":"4","t":"5"}`), args.Options{})
 	require.Nil(t, f)
 	require.Equal(t, `{"list":[{"n":1,"s":"2"},{"n":3}],"u":4,"t":"5"}`, string(a.Raw()))
@@ -208,7 +210,7 @@ func TestDepth(t *testing.T) { // contracts 12: the table at every depth; values
 	require.Equal(t, "integer or null", f.Issues[2].Expected)
 }
 
-func TestExtended(t *testing.T) { // tools.md 3.4
+func TestExtended(t *testing.T) {
 	t.Parallel()
 	var p args.Parser
 	for name, c := range map[string]struct{ schema, in, want string }{
@@ -225,7 +227,9 @@ func TestExtended(t *testing.T) { // tools.md 3.4
 			`{"a":{"b":null}}`, `{"a":{}}`},
 		"one branch": {`{"properties":{"a":{"anyOf":[{"type":"integer"},{"type":"boolean"}]}}}`, `{"a":"3"}`,
 			`{"a":3}`},
-		"branch by const": {`{"properties":{"a":{"oneOf":[{"type":"object","properties":{"k":{"const":"x"},"n":{"type":"integer"}},"required":["k"]},{"type":"object","properties":{"k":{"const":"y"},"n":{"type":"boolean"}},"required":["k"]}]}}}`, `{"a":{"k":"x","n":"4"}}`, `{"a":{"k":"x","n":4}}`},
+		"branch by const": {`{"properties":{"a":{"oneOf":[{"type":"object","properties":{"k":{"const":"x"},` +
+			`"n":{"type":"integer"}},"required":["k"]},{"type":"object","properties":{"k":{"const":"y"},` +
+			`"n":{"type":"boolean"}},"required":["k"]}]}}}`, `{"a":{"k":"x","n":"4"}}`, `{"a":{"k":"x","n":4}}`},
 		"string stays a string": {`{"properties":{"a":{"anyOf":[{"type":"integer"},{"type":"string"}]}}}`, `{"a":"1"}`,
 			`{"a":"1"}`},
 	} {
@@ -236,8 +240,8 @@ func TestExtended(t *testing.T) { // tools.md 3.4
 			require.Equal(t, c.want, string(a.Raw()))
 		})
 	}
-	_,
-		f := p.Parse([]byte(`{"required":["a","b"],"properties":{"a":{"type":"string"},"b":{"enum":["x","y"]},"c":{"type":"integer","maximum":5},"d":{"anyOf":[{"type":"string"},{"type":"number"},{"type":"null"}]}}}`),
+	_, f := p.Parse([]byte(`{"required":["a","b"],"properties":{"a":{"type":"string"},"b":{"enum":["x","y"]},`+
+		`"c":{"type":"integer","maximum":5},"d":{"anyOf":[{"type":"string"},{"type":"number"},{"type":"null"}]}}}`),
 		[]byte(`{"b":"q","c":9,"d":[]}`), args.Options{Coercion: args.Extended})
 	require.ElementsMatch(t, []string{"a:missing", "b:not_allowed", "c:out_of_range", "d:type_mismatch"}, codes(f),
 		"all faults at once")
@@ -293,10 +297,14 @@ func TestCheckSchema(t *testing.T) { // bad schemas are refused with the place
 func Clip(s string) string { return s[:min(len(s), 40)] }
 
 var fuzzSchemas = []string{
-	`{"required":["a"],"properties":{"a":{"type":"string"},"b":{"type":"integer"},"c":{"type":"array","items":{"type":"number"}}}}`,
-	`{"properties":{"a":{"anyOf":[{"type":"integer"},{"type":"object","properties":{"x":{"$ref":"#"}}}]},"b":{"enum":["x",1,null]},"c":{"type":["boolean","null"]}}}`,
-	`{"$ref":"#/$defs/t","$defs":{"t":{"type":"object","properties":{"a":{"$ref":"#/$defs/t"},"b":{"type":"boolean"}},"additionalProperties":false}}}`,
-	`{"oneOf":[{"required":["a"],"properties":{"a":{"type":"integer"}}},{"required":["b"],"properties":{"b":{"type":"string"}}}]}`,
+	`{"required":["a"],"properties":{"a":{"type":"string"},"b":{"type":"integer"},"c":{"type":"array",` +
+		`"items":{"type":"number"}}}}`,
+	`{"properties":{"a":{"anyOf":[{"type":"integer"},{"type":"object","properties":{"x":{"$ref":"#"}}}]},` +
+		`"b":{"enum":["x",1,null]},"c":{"type":["boolean","null"]}}}`,
+	`{"$ref":"#/$defs/t","$defs":{"t":{"type":"object","properties":{"a":{"$ref":"#/$defs/t"},` +
+		`"b":{"type":"boolean"}},"additionalProperties":false}}}`,
+	`{"oneOf":[{"required":["a"],"properties":{"a":{"type":"integer"}}},{"required":["b"],` +
+		`"properties":{"b":{"type":"string"}}}]}`,
 }
 
 // FuzzParse: no panic, and what comes out validates (parsing it again changes nothing) or is a fault.
@@ -330,8 +338,13 @@ func FuzzParse(f *testing.F) {
 
 func BenchmarkParse(b *testing.B) {
 	var p args.Parser
-	def := []byte(`{"type":"object","required":["query","limit"],"properties":{"query":{"type":"string","minLength":1},"limit":{"type":"integer","minimum":1,"maximum":100},"exact":{"type":"boolean","default":false},"unit":{"enum":["km","mi"]},"filters":{"type":"array","items":{"type":"object","properties":{"field":{"type":"string"},"value":{"anyOf":[{"type":"string"},{"type":"number"},{"type":"null"}]}},"required":["field"]}}}}`)
-	raw := []byte(`{"query":"hotels in Rome","limit":"10","unit":"km","filters":[{"field":"stars","value":4},{"field":"city","value":"Rome"}]}`)
+	def := []byte(`{"type":"object","required":["query","limit"],"properties":{"query":{"type":"string",` +
+		`"minLength":1},"limit":{"type":"integer","minimum":1,"maximum":100},"exact":{"type":"boolean","default":false},` +
+		`"unit":{"enum":["km","mi"]},"filters":{"type":"array","items":{"type":"object",` +
+		`"properties":{"field":{"type":"string"},"value":{"anyOf":[{"type":"string"},{"type":"number"},` +
+		`{"type":"null"}]}},"required":["field"]}}}}`)
+	raw := []byte(`{"query":"hotels in Rome","limit":"10","unit":"km","filters":[{"field":"stars","value":4},` +
+		`{"field":"city","value":"Rome"}]}`)
 	for _, c := range []string{args.Documents, args.Extended} {
 		b.Run(c, func(b *testing.B) {
 			b.ReportAllocs()

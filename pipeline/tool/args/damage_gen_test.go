@@ -44,7 +44,8 @@ func newSample(r *rand.Rand) *sample {
 			def = `{"type":"array","items":{"type":"object","properties":{"id":{"type":"integer"}},"required":["id"]}}`
 			value = fmt.Sprintf(`[{"id":%d}]`, r.IntN(50))
 		case "inner":
-			def = `{"type":"object","properties":{"deep_name":{"type":"integer"}},"required":["deep_name"],"additionalProperties":false}`
+			def = `{"type":"object","properties":{"deep_name":{"type":"integer"}},"required":["deep_name"],` +
+				`"additionalProperties":false}`
 			value = fmt.Sprintf(`{"deep_name":%d}`, r.IntN(50))
 		}
 		if s.needs[name] = len(s.names) == 0 || r.IntN(2) == 0; s.needs[name] {

@@ -35,9 +35,10 @@ func TestSchemaBombs(t *testing.T) {
 		"oneOf into itself": {twice("oneOf"), deep(60), "would take more than"},
 		"allOf into itself": {twice("allOf"), deep(60), "would take more than"},
 		"hidden in a text":  {twice("anyOf"), `{"a":` + string(rawjson.Encode(deep(60))) + `}`, "'a': "},
-		"a ring":            {`{"properties":{"a":{"$ref":"#/$defs/n"}},"$defs":{"n":{"anyOf":[{"$ref":"#/$defs/n"},{"$ref":"#/$defs/n"}]}}}`, `{"a":1}`, "without end"},
-		"a billion laughs":  {laughs.String(), `{"a":1}`, "unfolds to more than"},
-		"deep":              {`{"properties":{"a":{}}}`, deep(65), "65 levels deep"},
+		"a ring": {`{"properties":{"a":{"$ref":"#/$defs/n"}},"$defs":{"n":{"anyOf":[{"$ref":"#/$defs/n"},` +
+			`{"$ref":"#/$defs/n"}]}}}`, `{"a":1}`, "without end"},
+		"a billion laughs": {laughs.String(), `{"a":1}`, "unfolds to more than"},
+		"deep":             {`{"properties":{"a":{}}}`, deep(65), "65 levels deep"},
 		"many": {`{"properties":{"a":{}}}`, `{"a":[` + strings.Repeat("1,", 100_000) + `1]}`,
 			"more than 100000 values"},
 		"a long pattern": {`{"properties":{"a":{"pattern":"^(x{0,900}y?){0,1}$"}}}`,
@@ -62,11 +63,13 @@ func TestSchemaBombs(t *testing.T) {
 		t.Parallel()
 		var p args.Parser
 		in := `{"a":[` + strings.TrimSuffix(strings.Repeat(`{"k":"1","v":null},`, 33_000), ",") + `]}`
-		a,
-			f := p.Parse([]byte(`{"properties":{"a":{"type":"array","items":{"type":"object","properties":{"k":{"type":"integer"},"v":{"anyOf":[{"type":"string"},{"type":"null"}]}}}}}}`), []byte(in), args.Options{})
+		a, f := p.Parse([]byte(`{"properties":{"a":{"type":"array","items":{"type":"object",`+
+			`"properties":{"k":{"type":"integer"},"v":{"anyOf":[{"type":"string"},{"type":"null"}]}}}}}}`), []byte(in),
+			args.Options{})
 		require.Nil(t, f)
 		require.Len(t, a.Changes, 33_000)
-		tree := `{"$ref":"#/$defs/n","$defs":{"n":{"type":"object","properties":{"v":{"type":"integer"},"next":{"anyOf":[{"$ref":"#/$defs/n"},{"type":"null"}]}}}}}`
+		tree := `{"$ref":"#/$defs/n","$defs":{"n":{"type":"object","properties":{"v":{"type":"integer"},` +
+			`"next":{"anyOf":[{"$ref":"#/$defs/n"},{"type":"null"}]}}}}}`
 		a, f = p.Parse([]byte(tree), []byte(strings.Repeat(`{"v":"7","next":`, 60)+`null`+strings.Repeat(`}`, 60)),
 			args.Options{})
 		require.Nil(t, f)
@@ -84,11 +87,17 @@ func TestSchemaBombs(t *testing.T) {
 // TestWhatModelsSend: schemas as the usual generators write them, arguments as models write them.
 func TestWhatModelsSend(t *testing.T) {
 	t.Parallel()
-	pydantic := `{"$defs":{"Item":{"properties":{"sku":{"type":"string"},"qty":{"default":1,"type":"integer"},"note":{"anyOf":[{"type":"string"},{"type":"null"}],"default":null}},"required":["sku"],"title":"Item","type":"object"}},
-		"properties":{"items":{"items":{"$ref":"#/$defs/Item"},"type":"array"},"limit":{"anyOf":[{"type":"integer"},{"type":"null"}],"default":null},"mode":{"enum":["fast","slow"]}},"required":["items"],"title":"A","type":"object"}`
-	draft7 := `{"$schema":"http://json-schema.org/draft-07/schema#","$id":"https://example.org/s","type":"object","definitions":{"p":{"type":"number"}},
-		"properties":{"p":{"$ref":"#/definitions/p"},"pair":{"type":"array","items":[{"type":"integer"},{"type":"boolean"}],"additionalItems":false},"t":{"type":["integer","null"]}},"additionalProperties":false}`
-	for name, c := range map[string]struct{ schema, in, out, extended string }{ // out: "!text" is a fault; extended empty: as out
+	pydantic := `{"$defs":{"Item":{"properties":{"sku":{"type":"string"},"qty":{"default":1,"type":"integer"},` +
+		`"note":{"anyOf":[{"type":"string"},{"type":"null"}],"default":null}},"required":["sku"],"title":"Item",` +
+		`"type":"object"}},"properties":{"items":{"items":{"$ref":"#/$defs/Item"},"type":"array"},` +
+		`"limit":{"anyOf":[{"type":"integer"},{"type":"null"}],"default":null},"mode":{"enum":["fast","slow"]}},` +
+		`"required":["items"],"title":"A","type":"object"}`
+	draft7 := `{"$schema":"http://json-schema.org/draft-07/schema#","$id":"https://example.org/s","type":"object",` +
+		`"definitions":{"p":{"type":"number"}},"properties":{"p":{"$ref":"#/definitions/p"},"pair":{"type":"array",` +
+		`"items":[{"type":"integer"},{"type":"boolean"}],"additionalItems":false},"t":{"type":["integer","null"]}},` +
+		`"additionalProperties":false}`
+	// out: "!text" is a fault; extended empty: as out
+	for name, c := range map[string]struct{ schema, in, out, extended string }{
 		"X or null of Python": {pydantic, `{"items":[{"sku":5,"qty":"2","note":null}],"limit":"7"}`,
 			`{"items":[{"sku":"5","qty":2,"note":null}],"limit":7}`, ``},
 		"null default is none":   {pydantic, `{"items":[]}`, `{"items":[]}`, ``},
@@ -105,22 +114,41 @@ func TestWhatModelsSend(t *testing.T) {
 		"undeclared dropped":       {draft7, `{"p":1,"__proto__":{"x":1},"constructor":2}`, `{"p":1}`, ``},
 		"2020 tuple": {`{"properties":{"a":{"prefixItems":[{"type":"integer"}],"items":{"type":"string"}}}}`,
 			`{"a":["1",2,true]}`, `{"a":[1,"2","true"]}`, ``},
-		"names of JavaScript": {`{"properties":{"__proto__":{"type":"integer"},"constructor":{"type":"boolean"},"toString":{"type":"string"}}}`, `{"toString":1,"__proto__":"2","constructor":"true"}`, `{"__proto__":2,"constructor":true,"toString":"1"}`, ``},
-		"odd names":           {`{"properties":{"":{"type":"integer"},"a/b":{"type":"integer","default":4},"c~d":{"type":"integer"},"e%20f":{"type":"integer","default":5},"日本 #?":{"type":"integer","default":6}}}`, `{"":"1","c~d":"3"}`, `{"":1,"a/b":4,"c~d":3,"e%20f":5,"日本 #?":6}`, ``},
-		"values by schema":    {`{"properties":{},"additionalProperties":{"type":"object","additionalProperties":{"type":"integer"}}}`, `{"x":{"y":"1"}}`, `{"x":{"y":1}}`, ``},
-		"names by pattern":    {`{"properties":{"a":{"type":"object","patternProperties":{"^n_":{"type":"integer"},"^b_":{"type":"boolean"}},"additionalProperties":false}}}`, `{"a":{"n_x":"1","b_y":"true","z":1}}`, `{"a":{"n_x":1,"b_y":true}}`, ``},
+		"names of JavaScript": {`{"properties":{"__proto__":{"type":"integer"},"constructor":{"type":"boolean"},` +
+			`"toString":{"type":"string"}}}`, `{"toString":1,"__proto__":"2","constructor":"true"}`,
+			`{"__proto__":2,"constructor":true,"toString":"1"}`, ``},
+		"odd names": {`{"properties":{"":{"type":"integer"},"a/b":{"type":"integer","default":4},` +
+			`"c~d":{"type":"integer"},"e%20f":{"type":"integer","default":5},"日本 #?":{"type":"integer","default":6}}}`,
+			`{"":"1","c~d":"3"}`, `{"":1,"a/b":4,"c~d":3,"e%20f":5,"日本 #?":6}`, ``},
+		"values by schema": {`{"properties":{},"additionalProperties":{"type":"object",` +
+			`"additionalProperties":{"type":"integer"}}}`, `{"x":{"y":"1"}}`, `{"x":{"y":1}}`, ``},
+		"names by pattern": {`{"properties":{"a":{"type":"object","patternProperties":{"^n_":{"type":"integer"},` +
+			`"^b_":{"type":"boolean"}},"additionalProperties":false}}}`, `{"a":{"n_x":"1","b_y":"true","z":1}}`,
+			`{"a":{"n_x":1,"b_y":true}}`, ``},
 		"const": {`{"properties":{"k":{"const":"a"},"n":{"const":3}}}`, `{"k":"a","n":3.0}`,
 			`{"k":"a","n":3.0}`, ``},
-		"list of types": {`{"properties":{"a":{"type":["string","array"],"items":{"type":"integer"}},"b":{"type":["boolean","null"]},"c":{"type":["number","string"]}}}`, `{"a":["1"],"b":"false","c":"1"}`, `{"a":[1],"b":false,"c":"1"}`, ``},
+		"list of types": {`{"properties":{"a":{"type":["string","array"],"items":{"type":"integer"}},` +
+			`"b":{"type":["boolean","null"]},"c":{"type":["number","string"]}}}`, `{"a":["1"],"b":"false","c":"1"}`,
+			`{"a":[1],"b":false,"c":"1"}`, ``},
 		"untyped takes anything": {`{"properties":{"a":{},"b":true,"c":{"description":"x"}}}`,
 			`{"a":null,"b":[1,"2"],"c":null}`, `{"a":null,"b":[1,"2"],"c":null}`, ``},
-		"numbers are exact": {`{"properties":{"a":{"type":"integer"},"b":{"type":"number"},"c":{"type":"array","items":{"type":"number"}},"d":{"type":"string"}}}`, `{"a":9007199254740993,"b":0.1000000000000000055511151231257827,"c":[1E+2,-0,1e-400],"d":12345678901234567890.10}`, `{"a":9007199254740993,"b":0.1000000000000000055511151231257827,"c":[1E+2,-0,1e-400],"d":"12345678901234567890.10"}`, ``},
-		"X or null is X":    {`{"properties":{"a":{"anyOf":[{"type":"integer"},{"type":"null"}]},"b":{"oneOf":[{"type":"null"},{"type":"integer","format":"int32"}]}}}`, `{"a":3.0,"b":7}`, `{"a":3,"b":7}`, ``},
+		"numbers are exact": {`{"properties":{"a":{"type":"integer"},"b":{"type":"number"},"c":{"type":"array",` +
+			`"items":{"type":"number"}},"d":{"type":"string"}}}`,
+			`{"a":9007199254740993,"b":0.1000000000000000055511151231257827,"c":[1E+2,-0,1e-400],"d":12345678901234567890.10}`,
+			`{"a":9007199254740993,"b":0.1000000000000000055511151231257827,"c":[1E+2,-0,1e-400],` +
+				`"d":"12345678901234567890.10"}`, ``},
+		"X or null is X": {`{"properties":{"a":{"anyOf":[{"type":"integer"},{"type":"null"}]},` +
+			`"b":{"oneOf":[{"type":"null"},{"type":"integer","format":"int32"}]}}}`, `{"a":3.0,"b":7}`, `{"a":3,"b":7}`, ``},
 		"X or null in its range": {`{"properties":{"a":{"anyOf":[{"type":"integer"},{"type":"null"}]}}}`,
 			`{"a":9223372036854775808}`,
 			`!'a': expected integer or null, got number 9223372036854775808 (out of 64-bit integer range)`, ``},
-		"formats of integers": {`{"properties":{"a":{"type":"integer","format":"int32"},"b":{"type":"integer","format":"int64"},"c":{"type":"integer","format":"uint64"}}}`, `{"a":2147483648,"b":9223372036854775808,"c":-1}`, `!out of int range`, ``},
-		"largest of each":     {`{"properties":{"a":{"type":"integer","format":"int32"},"b":{"type":"integer"},"c":{"type":"integer","format":"uint64"}}}`, `{"a":"-2147483648","b":"9223372036854775807","c":"18446744073709551615"}`, `{"a":-2147483648,"b":9223372036854775807,"c":18446744073709551615}`, ``},
+		"formats of integers": {`{"properties":{"a":{"type":"integer","format":"int32"},"b":{"type":"integer",` +
+			`"format":"int64"},"c":{"type":"integer","format":"uint64"}}}`, `{"a":2147483648,"b":9223372036854775808,"c":-1}`,
+			`!out of int range`, ``},
+		"largest of each": {`{"properties":{"a":{"type":"integer","format":"int32"},"b":{"type":"integer"},` +
+			`"c":{"type":"integer","format":"uint64"}}}`,
+			`{"a":"-2147483648","b":"9223372036854775807","c":"18446744073709551615"}`,
+			`{"a":-2147483648,"b":9223372036854775807,"c":18446744073709551615}`, ``},
 		"half a surrogate pair": {`{"required":["a"],"properties":{"a":{"type":"string","minLength":2,"maxLength":2}}}`,
 			`{"a":"\ud800\u0041"}`, `{"a":"\ud800\u0041"}`, ``},
 		"a pair of surrogates": {`{"properties":{"a":{"type":"string","maxLength":1}}}`, `{"a":"\ud83d\ude00"}`,
@@ -135,11 +163,14 @@ func TestWhatModelsSend(t *testing.T) {
 		"quoted twice":              {`{"properties":{"a":{"type":"integer"}}}`, `"{\"a\":\"1\"}"`, `{"a":1}`, ``},
 		"invalid UTF-8": {`{"properties":{"a":{"type":"string"}}}`, "{\"a\":\"x\xff\"}", "{\"a\":\"x\ufffd\"}",
 			``},
-		"words of others": {`{"properties":{"region":{"type":"string","x-mcp-header":"Region","examples":[{"type":"date"}],"default":"eu"}}}`, `{}`, `{"region":"eu"}`, ``},
+		"words of others": {`{"properties":{"region":{"type":"string","x-mcp-header":"Region",` +
+			`"examples":[{"type":"date"}],"default":"eu"}}}`, `{}`, `{"region":"eu"}`, ``},
 		"minLength 0 in a union": {`{"required":["a"],"properties":{"a":{"type":"string","minLength":0}}}`, `{"a":" "}`,
 			`{"a":" "}`, ``},
-		"the schema behind a ref": {`{"$ref":"#/$defs/t","$defs":{"t":{"type":"object","required":["n"],"properties":{"n":{"type":"integer"}}}}}`, `{"n":"4","x":1}`, `{"n":4}`, ``},
-		"allOf at the top":        {`{"allOf":[{"properties":{"a":{"type":"integer"}}},{"properties":{"b":{"type":"boolean"}},"required":["b"]}]}`, `{"a":"1","b":"true"}`, `{"a":1,"b":true}`, ``},
+		"the schema behind a ref": {`{"$ref":"#/$defs/t","$defs":{"t":{"type":"object","required":["n"],` +
+			`"properties":{"n":{"type":"integer"}}}}}`, `{"n":"4","x":1}`, `{"n":4}`, ``},
+		"allOf at the top": {`{"allOf":[{"properties":{"a":{"type":"integer"}}},` +
+			`{"properties":{"b":{"type":"boolean"}},"required":["b"]}]}`, `{"a":"1","b":"true"}`, `{"a":1,"b":true}`, ``},
 		"an array as the arguments": {`{"properties":{"a":{"type":"integer"}}}`, `[{"a":1}]`,
 			`!must be one JSON object, got an array of 1`, ``},
 		"a number as the arguments": {`{"properties":{"a":{"type":"integer"}}}`, `7`,
@@ -173,8 +204,8 @@ func TestWhatModelsSend(t *testing.T) {
 func TestEveryFaultOfAPlace(t *testing.T) {
 	t.Parallel()
 	var p args.Parser
-	_,
-		f := p.Parse([]byte(`{"properties":{"a":{"allOf":[{"minLength":5},{"minLength":5}],"pattern":"^x"},"b":{"type":"array","minItems":2,"items":{"type":"integer"}},"c":{"type":"integer","minimum":5,"multipleOf":2}}}`),
+	_, f := p.Parse([]byte(`{"properties":{"a":{"allOf":[{"minLength":5},{"minLength":5}],"pattern":"^x"},`+
+		`"b":{"type":"array","minItems":2,"items":{"type":"integer"}},"c":{"type":"integer","minimum":5,"multipleOf":2}}}`),
 		[]byte(`{"a":"yyy","b":["q"],"c":3}`), args.Options{Tool: "t"})
 	require.NotNil(t, f)
 	require.Equal(t, strings.Join([]string{

@@ -40,7 +40,8 @@ func reply(line []byte) string {
 	case id == "":
 		return ""
 	case method == "initialize":
-		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"b","version":"1"}}}`, id)
+		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-06-18",`+
+			`"capabilities":{"tools":{}},"serverInfo":{"name":"b","version":"1"}}}`, id)
 	case method == "tools/list":
 		list := []string{}
 		for name := range answers {

@@ -275,7 +275,8 @@ func (s *server) transport() (t mcp.Transport, kill func()) {
 		s.program = &program{command: s.Command, env: s.Env, log: s.log}
 		t = s.program
 	default:
-		trip := &rawTripper{base: toolbox.NewConnections(http.DefaultTransport.(*http.Transport).Clone()), headers: s.Headers, seen: &s.seen, logged: s.heardLog}
+		trip := &rawTripper{base: toolbox.NewConnections(http.DefaultTransport.(*http.Transport).Clone()),
+			headers: s.Headers, seen: &s.seen, logged: s.heardLog}
 		return &mcp.StreamableClientTransport{Endpoint: s.URL, HTTPClient: trip.client()}, func() {}
 	}
 	raw := &rawTransport{Transport: t, seen: &s.seen}

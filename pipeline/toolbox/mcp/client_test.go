@@ -24,7 +24,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/toolbox/mcp"
 )
 
-const orderedSchema = `{"$schema":"http://json-schema.org/draft-07/schema#","type":"object","properties":{"zeta":{"type":"integer","maximum":9007199254740993},"alpha":{"type":"string"}},"required":["zeta"]}`
+const orderedSchema = `{"$schema":"http://json-schema.org/draft-07/schema#","type":"object",` +
+	`"properties":{"zeta":{"type":"integer","maximum":9007199254740993},"alpha":{"type":"string"}},"required":["zeta"]}`
 
 // upstream is an MCP server with a tool of each kind.
 type upstream struct {

@@ -44,7 +44,7 @@ func rude(dir string) {
 	switch os.Getenv("SHALLOT_TEST_MANNERS") {
 	case "mute":
 		note("mute", pid)
-		time.Sleep(time.Hour) // simulated: a server that never answers
+		<-time.After(time.Hour) // simulated: a server that never answers
 	case "broken":
 		broken()
 		return
@@ -68,7 +68,7 @@ func rude(dir string) {
 	add("deaf", func(context.Context) string { // it works on, whoever has left
 		for i := 0; ; i++ {
 			note("beat", strconv.Itoa(i))
-			time.Sleep(time.Millisecond) // simulated: work
+			<-time.After(time.Millisecond) // simulated: work
 		}
 	})
 	add("wait", func(context.Context) string {
@@ -77,7 +77,7 @@ func rude(dir string) {
 			if _, err := os.Stat(file("go")); err == nil {
 				return pid
 			}
-			time.Sleep(time.Millisecond) // simulated: work
+			<-time.After(time.Millisecond) // simulated: work
 		}
 	})
 	_ = s.Run(context.Background(), &sdk.StdioTransport{})

@@ -39,7 +39,7 @@ const (
 )
 
 // Calibrated is a TokenCounter that learns from usage.prompt_tokens of each model's replies: a least-squares fit of
-// the relative error over rune classes (contracts 23). What it has learnt lives in this process only, so its counts
+// the relative error over rune classes. What it has learnt lives in this process only, so its counts
 // change while it learns; a request that needs the same output for ever should use Chars. Safe for concurrent use.
 type Calibrated struct {
 	mu   sync.RWMutex
@@ -81,7 +81,7 @@ func (k *Calibrated) get(model string) *fit {
 }
 
 // Learn takes a request as the model got it and the reply with its usage. Replies without usage, and requests with
-// parts that are no text, teach nothing.
+// parts that are not text, teach nothing.
 func (k *Calibrated) Learn(w messages.Wire, request, reply []byte) {
 	n, ok := tokensOf(w, reply)
 	msgs, chats := Messages(w, request)
@@ -201,7 +201,7 @@ func SpacelessScript(r rune) bool {
 	return r >= 0x1100 && unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Hangul)
 }
 
-// textOnly reports whether no message has a part that is no text.
+// textOnly reports whether the messages hold nothing but text.
 func textOnly(msgs []view.Msg) bool {
 	for _, m := range msgs {
 		if len(m.Kinds()) > 0 {

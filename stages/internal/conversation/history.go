@@ -1,5 +1,5 @@
-// Package conversation reads a chat history: which result answers which call, what may be dropped together, and how many
-// tokens it costs. It knows no stage.
+// Package conversation reads a chat history: which result answers which call, what may be dropped together, and how
+// many tokens it costs. It knows no stage.
 package conversation
 
 import (
@@ -13,7 +13,8 @@ const NotCompleted = "The tool call was not completed: it was cancelled or inter
 	"It may or may not have been carried out."
 
 // Messages returns the messages of a request. ok is false where there is nothing to work on: no messages, an empty
-// list, or a field that is no array. Stages leave such a request alone; the entry or the upstream says what is wrong.
+// list, or a field that is not an array. Stages leave such a request alone; the entry or the upstream says what is
+// wrong.
 func Messages(w messages.Wire, request []byte) (msgs []view.Msg, ok bool) {
 	msgs = view.Of(w).Messages(request)
 	return msgs, len(msgs) > 0
@@ -174,8 +175,8 @@ func (p *Pairing) Tool(i int, m view.Msg) string {
 	return m.Name()
 }
 
-// Atom is what is kept or dropped as one: a message, or an assistant message with tool calls and all its results
-// (CE-12). System and developer messages and the newest user message are pinned: no strategy drops them.
+// Atom is what is kept or dropped as one: a message, or an assistant message with tool calls and all its results.
+// System and developer messages and the newest user message are pinned: no strategy drops them.
 type Atom struct {
 	At     []int // indices of its messages, rising
 	Pinned bool
@@ -243,7 +244,7 @@ func (h *History) Tokens(a Atom) int {
 }
 
 // Split returns the messages of the atoms that are pinned or that keep wants, in their order, those of the others,
-// and where among the kept ones the first stands that is no system message.
+// and where among the kept ones the first stands that is not a system message.
 func (h *History) Split(keep func(i int, a Atom) bool) (kept, dropped []view.Msg, first int) {
 	stay := make([]bool, len(h.Msgs))
 	for i, a := range h.Atoms {

@@ -28,11 +28,12 @@ const (
 )
 
 // piece splits text as the common vocabularies do before they merge.
-var piece = regexp.MustCompile(`^(?:(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+)`)
+var piece = regexp.MustCompile(`^(?:(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|` +
+	` ?[^\s\p{L}\p{N}]+[\r\n]*|\s+)`)
 
 func newTokenizer(path string) (TokenCounter, error) {
 	if path == "" {
-		return nil, errors.New("tokenizer-vocabulary: empty; name the file of the vocabulary that token-counter: tokenizer needs")
+		return nil, errors.New("tokenizer-vocabulary: empty; token-counter: tokenizer needs the file of a vocabulary")
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -49,7 +50,7 @@ func newTokenizer(path string) (TokenCounter, error) {
 		raw, err := base64.StdEncoding.DecodeString(token)
 		r, err2 := strconv.Atoi(rank)
 		if err != nil || err2 != nil {
-			return nil, fmt.Errorf("tokenizer-vocabulary: %s line %d is no \"base64 rank\"", path, n)
+			return nil, fmt.Errorf("tokenizer-vocabulary: %s line %d is not \"base64 rank\"", path, n)
 		}
 		t.ranks[string(raw)] = r
 	}

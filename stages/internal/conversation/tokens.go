@@ -9,8 +9,8 @@ import (
 	"github.com/shallot-nats/shallot/messages/view"
 )
 
-// TokenCounter estimates how many tokens messages cost a model (S3-CLEAR-8). It is safe for concurrent use. The
-// estimate covers text, the arguments of tool calls, and tool results; images and the like count nothing.
+// TokenCounter estimates how many tokens messages cost a model. It is safe for concurrent use. The estimate covers
+// text, the arguments of tool calls, and tool results; images and the like count nothing.
 type TokenCounter interface {
 	Count(model string, msgs []view.Msg) int
 }
@@ -27,7 +27,8 @@ type Learner interface {
 	Learn(w messages.Wire, request, reply []byte)
 }
 
-// NewTokenCounter makes the counter that the key token-counter names (contracts 23).
+// NewTokenCounter makes the counter that the key token-counter names: chars (also if empty), calibrated or tokenizer.
+// Only the last one takes a vocabulary, the path of a file.
 func NewTokenCounter(name, vocabulary string) (TokenCounter, error) {
 	switch name {
 	case "", "chars":
@@ -40,8 +41,8 @@ func NewTokenCounter(name, vocabulary string) (TokenCounter, error) {
 	return nil, fmt.Errorf("token-counter: %q; known: chars, calibrated, tokenizer", name)
 }
 
-// Chars is the documents' counter: one token for four characters, a character being a Unicode code point. It counts
-// over the sum of all texts and rounds up.
+// Chars is the counter of the specification: one token for four characters, a character being a Unicode code point. It
+// counts over the sum of all texts and rounds up.
 type Chars struct{}
 
 // Count returns the estimate; the model does not matter.

@@ -14,7 +14,7 @@ import (
 
 // filter lets the beginning of a streamed result pass and holds the rest back until its size is known: a small
 // one then goes on whole, of a large one the after saves all and replaces what did not pass. So what the caller saw is
-// the beginning of the reply, and the reply is never above the limit, which is what the cache relies on.
+// the beginning of the reply, and the reply is never above the limit, which is what the cache relies on.
 type filter struct {
 	c      *messages.Call
 	most   int // characters of a result that is not evicted

@@ -18,8 +18,8 @@ const (
 )
 
 // detector looks for one type at s[i:]. It is anchored at i and bounded, so a whole text costs linear time; it looks
-// back at most lookBack bytes. Unless it says saysMore, no text that may follow s changes its answer: that is what makes
-// a stream and a whole text give the same finds.
+// back at most lookBack bytes. Unless it says saysMore, no text that may follow s changes its answer: that is what
+// makes a stream and a whole text give the same finds.
 type detector func(s string, i int, final bool) (end int, says says)
 
 // detectors are the built-in types. Nothing here guesses names or postal addresses.
@@ -68,7 +68,7 @@ func (rs Rules) next(s string, i int, final bool) (f found, upTo int, ok bool) {
 }
 
 // at asks all detectors about one position. The longest find wins; one that begins inside it and ends later makes it
-// longer, so that two detectors over one place give one replacement and leave no half of a value behind (PI-8).
+// longer, so that two detectors over one place give one replacement and leave no half of a value behind.
 func (rs Rules) at(s string, i int, final bool) (f found, says says) {
 	f = found{from: i, to: -1, block: -1}
 	more := false
@@ -125,6 +125,7 @@ func mayBegin(s string, i int) bool {
 
 func isAlnum(c byte) bool { return isDigit(c) || isLetter(c) }
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }
+func isHex(c byte) bool   { return isDigit(c) || c|0x20 >= 'a' && c|0x20 <= 'f' }
 func isLetter(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 }
@@ -132,7 +133,8 @@ func isLetter(c byte) bool {
 // isWide reports whether a letter belongs to a script that writes no blanks between words, where a value stands next to
 // other text without a boundary.
 func isWide(r rune) bool {
-	return unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Hangul, unicode.Thai, unicode.Lao, unicode.Khmer, unicode.Myanmar)
+	return unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Hangul, unicode.Thai, unicode.Lao,
+		unicode.Khmer, unicode.Myanmar)
 }
 
 // isWordRune reports whether r is part of a word: a value does not begin or end inside one.

@@ -138,7 +138,7 @@ func (e *Editor) hide(f found, value string, start func() int) string {
 	return "[REDACTED_" + r.label + "]"
 }
 
-// fault names type and place, never the value (PI-4). The span is half-open and counts characters.
+// fault names type and place, never the value. The span is half-open and counts characters.
 func (e *Editor) fault(r compiledRule, from, to int) *messages.Fault {
 	where, param := e.Where, ""
 	switch {
@@ -150,12 +150,12 @@ func (e *Editor) fault(r compiledRule, from, to int) *messages.Fault {
 	default:
 		where, param = fmt.Sprintf("message %d", e.Message), fmt.Sprintf("%s[%d].%s", e.list, e.Message, e.field)
 	}
-	return messages.NewFault(messages.Blocked, "%s holds a value of type %s at characters %d..%d, which rule BLOCK of pii forbids; take it out and send the call again",
-		where, r.kind, from, to).At(param)
+	return messages.NewFault(messages.Blocked, "%s holds a value of type %s at characters %d..%d, "+
+		"which rule BLOCK of pii forbids; take it out and send the call again", where, r.kind, from, to).At(param)
 }
 
 // hash is keyed, so that no table of all values undoes it, and holds the tenant, so that two tenants' hashes do not
-// compare (PI-3). The same value in another spelling gives the same hash.
+// compare. The same value in another spelling gives the same hash.
 func (e *Editor) hash(r compiledRule, value string) string {
 	switch r.kind {
 	case "email":

@@ -7,9 +7,11 @@ import (
 )
 
 // Words that make a number next to them a telephone number, in the languages of the test set.
-var phoneWords = []string{"tel", "tel.", "telephone", "phone", "phone number", "mobile", "cell", "cellphone", "fax", "whatsapp", "telefon",
-	"telefonnummer", "rufnummer", "handy", "handynummer", "mobil", "téléphone", "portable", "teléfono", "móvil", "celular", "telefone", "telefono",
-	"cellulare", "telefoon", "телефон", "тел", "тел.", "电话", "手机", "手机号", "电话号码", "手机号码", "联系电话", "電話", "電話番号", "携帯", "전화", "전화번호", "휴대폰"}
+var phoneWords = []string{"tel", "tel.", "telephone", "phone", "phone number", "mobile", "cell", "cellphone", "fax",
+	"whatsapp", "telefon", "telefonnummer", "rufnummer", "handy", "handynummer", "mobil", "téléphone", "portable",
+	"teléfono", "móvil", "celular", "telefone", "telefono", "cellulare", "telefoon", "телефон", "тел",
+	"тел.", "电话", "手机", "手机号", "电话号码", "手机号码", "联系电话", "電話", "電話番号",
+	"携帯", "전화", "전화번호", "휴대폰"}
 
 type phoneEnd struct{ at, digits int }
 
@@ -21,7 +23,7 @@ func findPhone(s string, i int, final bool) (int, says) {
 	if !plus && c != '(' && !isDigit(c) || inWord(s, i) || plus && i > 0 && strings.IndexByte("+/=).", s[i-1]) >= 0 {
 		return 0, saysNo
 	}
-	if i >= 2 && !plus && (s[i-1] == '.' || s[i-1] == '+' || s[i-1] == '-') && isDigit(s[i-2]) || i >= 1 && !plus && s[i-1] == '+' {
+	if i >= 1 && !plus && (s[i-1] == '+' || i >= 2 && (s[i-1] == '.' || s[i-1] == '-') && isDigit(s[i-2])) {
 		return 0, saysNo
 	}
 	j := i
@@ -116,13 +118,15 @@ func northAmerican(text string, groups []int, first []byte) bool {
 
 // phoneFill may stand between such a word and the number; any other word there means that the first one is part of
 // something else: Tel Aviv, a mobile home, a cell culture.
-var phoneFill = set("number", "numbers", "no", "nr", "num", "is", "my", "me", "us", "at", "on", "or", "the", "office", "home", "work",
-	"direct", "private", "mobile", "cell", "phone", "fax", "ist", "lautet", "nummer", "büro", "privat", "mobil", "est", "le", "la", "el", "es",
-	"è", "é", "numéro", "número", "numero", "bureau", "oficina", "номер", "моб", "раб", "дом")
+var phoneFill = set("number", "numbers", "no", "nr", "num", "is", "my", "me", "us", "at", "on", "or", "the", "office",
+	"home", "work", "direct", "private", "mobile", "cell", "phone", "fax", "ist", "lautet", "nummer", "büro", "privat",
+	"mobil", "est", "le", "la", "el", "es", "è", "é", "numéro", "número", "numero", "bureau", "oficina",
+	"номер", "моб", "раб", "дом")
 
-// phoneGap reports whether a number may follow such a word after this. What ends with a colon is a label, whatever it says.
+// phoneGap reports whether a number may follow such a word after this. What ends with a colon is a label, whatever it
+// says.
 func phoneGap(gap string) bool {
-	if end := strings.TrimRight(gap, " \t+("); strings.HasSuffix(end, ":") || strings.HasSuffix(end, ")") || strings.HasSuffix(end, "=") {
+	if end := strings.TrimRight(gap, " \t+("); end != "" && strings.IndexByte(":)=", end[len(end)-1]) >= 0 {
 		return true
 	}
 	for word := range strings.FieldsFuncSeq(gap, func(r rune) bool { return !isWordRune(r) }) {
@@ -156,7 +160,7 @@ type secretKey struct {
 	prefix string
 	min    int  // characters after the prefix, at least
 	exact  bool // and no more
-	digit  bool // one of them must be a digit: sk-learn-contrib-examples is no key
+	digit  bool // one of them must be a digit: sk-learn-contrib-examples is not a key
 	chars  string
 }
 
@@ -168,15 +172,28 @@ const (
 )
 
 var secretKeys = []secretKey{
-	{"sk-", 16, false, true, "-_"},
-	{"sk_live_", 16, false, false, ""}, {"sk_test_", 16, false, false, ""}, {"rk_live_", 16, false, false, ""}, {"whsec_", 24, false, true, ""},
-	{"AKIA", 16, true, false, ""}, {"ASIA", 16, true, true, ""},
-	{"ghp_", 20, false, false, ""}, {"gho_", 20, false, false, ""}, {"ghu_", 20, false, false, ""}, {"ghs_", 20, false, false, ""}, {"ghr_", 20, false, false, ""},
-	{"github_pat_", 22, false, true, "_"},
-	{"glpat-", 20, false, false, "-_"},
-	{"xoxb-", 12, false, true, "-"}, {"xoxp-", 12, false, true, "-"}, {"xoxa-", 12, false, true, "-"}, {"xoxs-", 12, false, true, "-"},
-	{"AIza", 35, true, false, "-_"},
-	{"npm_", 36, false, true, ""}, {"hf_", 30, false, true, ""}, {"gsk_", 30, false, true, ""},
+	{prefix: "sk-", min: 16, digit: true, chars: "-_"},
+	{prefix: "sk_live_", min: 16},
+	{prefix: "sk_test_", min: 16},
+	{prefix: "rk_live_", min: 16},
+	{prefix: "whsec_", min: 24, digit: true},
+	{prefix: "AKIA", min: 16, exact: true},
+	{prefix: "ASIA", min: 16, exact: true, digit: true},
+	{prefix: "ghp_", min: 20},
+	{prefix: "gho_", min: 20},
+	{prefix: "ghu_", min: 20},
+	{prefix: "ghs_", min: 20},
+	{prefix: "ghr_", min: 20},
+	{prefix: "github_pat_", min: 22, digit: true, chars: "_"},
+	{prefix: "glpat-", min: 20, chars: "-_"},
+	{prefix: "xoxb-", min: 12, digit: true, chars: "-"},
+	{prefix: "xoxp-", min: 12, digit: true, chars: "-"},
+	{prefix: "xoxa-", min: 12, digit: true, chars: "-"},
+	{prefix: "xoxs-", min: 12, digit: true, chars: "-"},
+	{prefix: "AIza", min: 35, exact: true, chars: "-_"},
+	{prefix: "npm_", min: 36, digit: true},
+	{prefix: "hf_", min: 30, digit: true},
+	{prefix: "gsk_", min: 30, digit: true},
 }
 
 // findSecret finds keys by the prefixes of their issuers, signed tokens (JWT) and private keys in PEM blocks.

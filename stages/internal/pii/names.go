@@ -13,9 +13,9 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
-// Placeholders gives placeholders: under one key and in one scope the same value always has the same one, whichever call
-// it is in. What keeps a text with a placeholder in it - a list of tasks, a summary, a cache - can show it to a later
-// call, where it means the same value or none, and never another person's.
+// Placeholders gives placeholders: under one key and in one scope the same value always has the same one, whichever
+// call it is in. What keeps a text with a placeholder in it - a list of tasks, a summary, a cache - can show it to a
+// later call, where it means the same value or none, and never another person's.
 type Placeholders struct {
 	Values map[string]string // placeholder to value
 	key    []byte
@@ -29,10 +29,12 @@ var lookAlike = regexp.MustCompile(`[A-Z][A-Z0-9_]*_[` + letters + `]+`)
 // letters spell a placeholder: none of them is a digit, which a detector or a pattern could take for a number.
 const letters = "bcdfghjklmnpqrst"
 
-// NewPlaceholders prepares placeholders for a request. scope says whose they are: tenant, session. A text that looks like one and is in the request as the caller
-// wrote it is never given out, so putting values back cannot touch it.
+// NewPlaceholders prepares placeholders for a request. scope says whose they are: tenant, session. A text that looks
+// like one and is in the request as the caller wrote it is never given out, so putting values back cannot touch it.
 func NewPlaceholders(request, key []byte, scope ...string) *Placeholders {
-	n := &Placeholders{Values: map[string]string{}, key: key, scope: scope, byVal: map[string]string{}, taken: map[string]bool{}}
+	n := &Placeholders{
+		Values: map[string]string{}, key: key, scope: scope, byVal: map[string]string{}, taken: map[string]bool{},
+	}
 	take := func(s string) string {
 		for _, like := range lookAlike.FindAllString(s, -1) {
 			n.taken["<"+like+">"] = true

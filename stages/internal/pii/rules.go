@@ -20,10 +20,10 @@ const maxPattern = 512
 
 // Rule says what to look for and what to do with it.
 type Rule struct {
-	Type     string `yaml:"type" json:"type" doc:"email, credit_card, iban, ip, phone, secret, or custom."`  // email, credit_card, iban, ip, phone, secret, custom
-	Strategy string `yaml:"strategy" json:"strategy" doc:"REDACT, MASK, HASH, REPLACE or BLOCK."`            // REDACT (also if empty), MASK, HASH, REPLACE, BLOCK
-	Pattern  string `yaml:"pattern,omitempty" json:"pattern,omitempty" doc:"custom: an RE2 pattern."`        // custom: an RE2 pattern
-	Name     string `yaml:"name,omitempty" json:"name,omitempty" doc:"custom: the word in [REDACTED_NAME]."` // custom: the word in [REDACTED_NAME]; CUSTOM if empty
+	Type     string `yaml:"type" doc:"email, credit_card, iban, ip, phone, secret, or custom."`
+	Strategy string `yaml:"strategy" doc:"REDACT (also if empty), MASK, HASH, REPLACE or BLOCK."`
+	Pattern  string `yaml:"pattern,omitempty" doc:"custom: an RE2 pattern."`
+	Name     string `yaml:"name,omitempty" doc:"custom: the word in [REDACTED_NAME]; CUSTOM if empty."`
 }
 
 // The strategies.

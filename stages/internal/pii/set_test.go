@@ -108,7 +108,8 @@ func published(t *testing.T, numbers string) {
 }
 
 func FuzzPIIFinds(f *testing.F) {
-	for _, s := range []string{"joe@example.com", "4111 1111 1111 1111", "GB82 WEST 1234 5698 7654 32", "fe80::1%eth0", "+49 (0)30 901820", "sk-abcdEFGH1234ijklMNOP5678", "-----BEGIN PRIVATE KEY-----x-----END ", "\xff@\xc2"} {
+	for _, s := range []string{"joe@example.com", "4111 1111 1111 1111", "GB82 WEST 1234 5698 7654 32", "fe80::1%eth0",
+		"+49 (0)30 901820", "sk-abcdEFGH1234ijklMNOP5678", "-----BEGIN PRIVATE KEY-----x-----END ", "\xff@\xc2"} {
 		f.Add(s)
 	}
 	rs := allPIITypes(f, Redact)
@@ -128,7 +129,8 @@ func FuzzPIIFinds(f *testing.F) {
 
 func BenchmarkPIIFinds(b *testing.B) {
 	rs := allPIITypes(b, Redact)
-	prose := "The quick brown fox met joe@example.com at 10:30, paid 12.50 EUR to 192.168.1.1 and left. 我的电话是13812345678。 "
+	prose := "The quick brown fox met joe@example.com at 10:30, paid 12.50 EUR to 192.168.1.1 and left. " +
+		"我的电话是13812345678。 "
 	for name, text := range map[string]string{
 		"1KB":     strings.Repeat(prose, 8),
 		"100KB":   strings.Repeat(prose, 800),

@@ -8,9 +8,10 @@ import (
 	"unicode/utf8"
 )
 
-// Ends of file names that the shape of a mail domain allows but no registry has: logo@2x.png is no address.
-var noTLD = []string{"png", "jpg", "jpeg", "gif", "svg", "webp", "bmp", "ico", "css", "js", "mjs", "jsx", "tsx", "json", "html", "htm", "xml",
-	"yaml", "yml", "pdf", "txt", "csv", "log", "exe", "dll", "jar", "tar", "gz", "tgz", "local", "internal", "localhost", "invalid"}
+// Ends of file names that the shape of a mail domain allows but no registry has: logo@2x.png is not an address.
+var noTLD = []string{"png", "jpg", "jpeg", "gif", "svg", "webp", "bmp", "ico", "css", "js", "mjs", "jsx", "tsx",
+	"json", "html", "htm", "xml", "yaml", "yml", "pdf", "txt", "csv", "log", "exe", "dll", "jar", "tar", "gz", "tgz",
+	"local", "internal", "localhost", "invalid"}
 
 // findEmail finds mail addresses: a local part of up to 64 characters, then at least two labels with an alphabetic
 // last one. Labels of another script are read too, but one label keeps to one script (the text after the address may
@@ -57,7 +58,7 @@ func findEmail(s string, i int, final bool) (int, says) {
 		}
 		k = stop + 1
 	}
-	if end < 0 || local == "git" && end < len(s) && s[end] == ':' { // git@host:path is a remote, no mailbox
+	if end < 0 || local == "git" && end < len(s) && s[end] == ':' { // git@host:path is a remote, not a mailbox
 		return 0, saysNo
 	}
 	return end, saysYes
@@ -110,7 +111,7 @@ func isTLD(label string) bool {
 }
 
 // findCard finds payment card numbers: 13 to 19 digits, plain or in groups, with a known prefix of the right length
-// and a valid checksum (PI-5).
+// and a valid checksum.
 func findCard(s string, i int, final bool) (int, says) {
 	if !isDigit(s[i]) || inWord(s, i) || i >= 2 && s[i-1] == '.' && isDigit(s[i-2]) {
 		return 0, saysNo
@@ -209,13 +210,15 @@ func cardValid(d []byte) bool {
 }
 
 // ibanLen is the length of an account number by country (ISO 13616 registry).
-var ibanLen = map[string]int{"AD": 24, "AE": 23, "AL": 28, "AT": 20, "AZ": 28, "BA": 20, "BE": 16, "BG": 22, "BH": 22, "BI": 27, "BR": 29,
-	"BY": 28, "CH": 21, "CR": 22, "CY": 28, "CZ": 24, "DE": 22, "DJ": 27, "DK": 18, "DO": 28, "EE": 20, "EG": 29, "ES": 24, "FI": 18, "FK": 18,
-	"FO": 18, "FR": 27, "GB": 22, "GE": 22, "GI": 23, "GL": 18, "GR": 27, "GT": 28, "HR": 21, "HU": 28, "IE": 22, "IL": 23, "IQ": 23, "IS": 26,
-	"IT": 27, "JO": 30, "KW": 30, "KZ": 20, "LB": 28, "LC": 32, "LI": 21, "LT": 20, "LU": 20, "LV": 21, "LY": 25, "MC": 27, "MD": 24, "ME": 22,
-	"MK": 19, "MN": 20, "MR": 27, "MT": 31, "MU": 30, "NI": 28, "NL": 18, "NO": 15, "OM": 23, "PK": 24, "PL": 28, "PS": 29, "PT": 25, "QA": 29,
-	"RO": 24, "RS": 22, "RU": 33, "SA": 24, "SC": 31, "SD": 18, "SE": 24, "SI": 19, "SK": 24, "SM": 27, "SO": 23, "ST": 25, "SV": 28, "TL": 23,
-	"TN": 24, "TR": 26, "UA": 29, "VA": 22, "VG": 24, "XK": 20}
+var ibanLen = map[string]int{"AD": 24, "AE": 23, "AL": 28, "AT": 20, "AZ": 28, "BA": 20, "BE": 16, "BG": 22, "BH": 22,
+	"BI": 27, "BR": 29, "BY": 28, "CH": 21, "CR": 22, "CY": 28, "CZ": 24, "DE": 22, "DJ": 27, "DK": 18, "DO": 28,
+	"EE": 20, "EG": 29, "ES": 24, "FI": 18, "FK": 18, "FO": 18, "FR": 27, "GB": 22, "GE": 22, "GI": 23, "GL": 18,
+	"GR": 27, "GT": 28, "HR": 21, "HU": 28, "IE": 22, "IL": 23, "IQ": 23, "IS": 26, "IT": 27, "JO": 30, "KW": 30,
+	"KZ": 20, "LB": 28, "LC": 32, "LI": 21, "LT": 20, "LU": 20, "LV": 21, "LY": 25, "MC": 27, "MD": 24, "ME": 22,
+	"MK": 19, "MN": 20, "MR": 27, "MT": 31, "MU": 30, "NI": 28, "NL": 18, "NO": 15, "OM": 23, "PK": 24, "PL": 28,
+	"PS": 29, "PT": 25, "QA": 29, "RO": 24, "RS": 22, "RU": 33, "SA": 24, "SC": 31, "SD": 18, "SE": 24, "SI": 19,
+	"SK": 24, "SM": 27, "SO": 23, "ST": 25, "SV": 28, "TL": 23, "TN": 24, "TR": 26, "UA": 29, "VA": 22, "VG": 24,
+	"XK": 20}
 
 // findIBAN finds international account numbers: country, length of that country, checksum mod 97; blanks or hyphens
 // may stand between the characters.
@@ -286,10 +289,11 @@ func mod97(rem int, c byte) int {
 	return (rem*100 + int(c-'A') + 10) % 97
 }
 
-// findIP finds IPv4 and IPv6 addresses. The text alone decides; no name is looked up (PI-5).
+// findIP finds IPv4 and IPv6 addresses. The text alone decides: nothing is looked up in the network.
 func findIP(s string, i int, final bool) (int, says) {
 	c := s[i]
-	if c != ':' && !isDigit(c) && !(c|0x20 >= 'a' && c|0x20 <= 'f') || inWord(s, i) || i > 0 && (s[i-1] == '.' || s[i-1] == ':' && c == ':') {
+	within := i > 0 && (s[i-1] == '.' || s[i-1] == ':' && c == ':')
+	if c != ':' && !isHex(c) || inWord(s, i) || within {
 		return 0, saysNo
 	}
 	j, colons, dots, digits := i, 0, 0, 0
@@ -304,7 +308,7 @@ func findIP(s string, i int, final bool) (int, says) {
 		case isDigit(b):
 			digits++
 			continue
-		case b|0x20 >= 'a' && b|0x20 <= 'f':
+		case isHex(b):
 			continue
 		}
 		break

@@ -2,15 +2,17 @@ package pii
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
 
 // netWords are words before an address; a capital letter makes no product of them.
-var netWords = set("ip", "ipv4", "host", "server", "client", "address", "addr", "gateway", "router", "node", "peer", "resolver",
-	"nameserver", "proxy", "dns", "vpn", "source", "target", "destination", "remote", "local", "from", "to", "at", "on", "via", "use", "try",
-	"set", "ping", "block", "allow", "ban", "visit", "open", "connect", "curl", "trace", "reach", "is", "the", "and", "with", "by", "for",
-	"see", "my", "your", "our", "von", "nach", "zu", "an", "adresse", "rechner", "serveur", "hôte", "servidor", "dirección")
+var netWords = set("ip", "ipv4", "host", "server", "client", "address", "addr", "gateway", "router", "node", "peer",
+	"resolver", "nameserver", "proxy", "dns", "vpn", "source", "target", "destination", "remote", "local", "from", "to",
+	"at", "on", "via", "use", "try", "set", "ping", "block", "allow", "ban", "visit", "open", "connect", "curl", "trace",
+	"reach", "is", "the", "and", "with", "by", "for", "see", "my", "your", "our", "von", "nach", "zu", "an", "adresse",
+	"rechner", "serveur", "hôte", "servidor", "dirección")
 
 // pinned reports whether the text before says that a package is held to what follows: numpy==1.26.4.1.
 func pinned(look string) bool {
@@ -30,7 +32,8 @@ func product(look string) bool {
 		return false
 	}
 	word := lastWord(look[:len(look)-1])
-	return len(word) > 1 && word[0] >= 'A' && word[0] <= 'Z' && strings.ToUpper(word) != word && !netWords[strings.ToLower(word)]
+	capital := len(word) > 1 && word[0] >= 'A' && word[0] <= 'Z' && strings.ToUpper(word) != word
+	return capital && !netWords[strings.ToLower(word)]
 }
 
 func lastWord(s string) string {
@@ -45,7 +48,8 @@ func lastWord(s string) string {
 	return s[i:]
 }
 
-// small reports whether an address could as well be a version: no number of three digits, and of no network of one's own.
+// small reports whether an address could as well be a version: no number of three digits, and of no network of one's
+// own.
 func small(a netip.Addr) bool {
 	for _, b := range a.As4() {
 		if b >= 100 {
@@ -55,16 +59,17 @@ func small(a netip.Addr) bool {
 	return !a.IsPrivate() && !a.IsLoopback()
 }
 
+var versionWords = []string{
+	"version", "ver", "ver.", "release", "build", "firmware", "driver", "版本", "版本号", "section", "chapter", "§",
+}
+
 // saysVersion reports whether what stands before four numbers says that they are a version: Chrome/120.0.0.0.
 func saysVersion(look string) bool {
 	if n := len(look); n >= 2 && look[n-1] == '/' && isAlnum(look[n-2]) {
 		return true
 	}
 	look = strings.ToLower(strings.TrimRight(look, " :=\t"))
-	for _, w := range []string{"version", "ver", "ver.", "release", "build", "firmware", "driver", "版本", "版本号", "section", "chapter", "§"} {
-		if strings.HasSuffix(look, w) && (w[0] >= utf8.RuneSelf || !inWord(look, len(look)-len(w))) { // a server is no version
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(versionWords, func(w string) bool { // ver, but not server
+		return strings.HasSuffix(look, w) && (w[0] >= utf8.RuneSelf || !inWord(look, len(look)-len(w)))
+	})
 }

@@ -8,10 +8,11 @@ import (
 
 // notText are the fields whose strings the API defines as names, choices or bytes. Every other string is text that
 // somebody wrote, in fields that are not known yet too.
-var notText = set("type", "role", "id", "object", "model", "tool_call_id", "call_id", "finish_reason", "system_fingerprint",
-	"service_tier", "format", "voice", "detail", "effort", "reasoning_effort", "verbosity", "modalities", "mime_type",
-	"media_type", "file_id", "file_data", "data", "b64_json", "signature", "thought_signature", "encrypted_content",
-	"tool_choice", "image_url", "video_url", "file_url", "tool_use_id", "item_id", "namespace", "logprobs", "include", "truncation", "prompt_cache_retention", "search_context_size")
+var notText = set("type", "role", "id", "object", "model", "tool_call_id", "call_id", "finish_reason",
+	"system_fingerprint", "service_tier", "format", "voice", "detail", "effort", "reasoning_effort", "verbosity",
+	"modalities", "mime_type", "media_type", "file_id", "file_data", "data", "b64_json", "signature",
+	"thought_signature", "encrypted_content", "tool_choice", "image_url", "video_url", "file_url", "tool_use_id",
+	"item_id", "namespace", "logprobs", "include", "truncation", "prompt_cache_retention", "search_context_size")
 
 // named are the objects whose name says which function is meant; elsewhere a name is that of a person.
 var named = set("function", "custom", "function_call", "functions", "json_schema", "grammar", "tools")
@@ -19,8 +20,8 @@ var named = set("function", "custom", "function_call", "functions", "json_schema
 // calls are the types of objects that call a tool, whose name is that of the tool.
 var calls = set("function_call", "custom_tool_call", "mcp_call", "tool_use", "server_tool_use")
 
-// signed are the types of pieces that a signature covers: a client must give them back as they are, so nobody edits them.
-// In a reply the summaries of reasoning items are none.
+// signed are the types of pieces that a signature covers: a client must give them back as they are, so nobody edits
+// them. In a reply the summaries of reasoning items are not signed.
 var signed = set("thinking", "redacted_thinking")
 
 // sources are the types of a source whose strings are bytes and addresses.
@@ -32,13 +33,13 @@ var (
 	schemas   = set("parameters", "schema", "input_schema", "output_schema")
 )
 
-// Of a JSON Schema: texts for people, objects of schemas by name, and what holds schemas itself. The rest decides what is
-// valid and stays.
+// Of a JSON Schema: texts for people, objects of schemas by name, and what holds schemas itself. The rest decides what
+// is valid and stays.
 var (
 	schemaTexts = set("title", "description", "$comment", "default", "examples")
 	schemaMaps  = set("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-	schemaParts = set("items", "prefixItems", "additionalProperties", "contains", "not", "if", "then", "else", "anyOf", "allOf",
-		"oneOf", "propertyNames", "unevaluatedItems", "unevaluatedProperties")
+	schemaParts = set("items", "prefixItems", "additionalProperties", "contains", "not", "if", "then", "else", "anyOf",
+		"allOf", "oneOf", "propertyNames", "unevaluatedItems", "unevaluatedProperties")
 )
 
 func set(names ...string) map[string]bool {
@@ -183,7 +184,7 @@ func mapElements(raw []byte, edit func(v []byte) []byte) []byte {
 	return rawjson.Array(elems)
 }
 
-// editArguments edits the string values of an argument text; one that is no JSON is a plain text.
+// editArguments edits the string values of an argument text; one that is not JSON is a plain text.
 func (e *Editor) editArguments(args string) string {
 	if !json.Valid([]byte(args)) {
 		return e.Edit(args)
@@ -266,7 +267,8 @@ func (w texts) onlyResults(m []byte) []byte {
 
 // EditReply edits every text of a reply but its tool calls, which are passed on as the model made them.
 func (e *Editor) EditReply(reply []byte) []byte {
-	return eachMessage(reply, func(i int) { e.Message = i }, texts{text: e.Edit, args: func(s string) string { return s }, reply: true}, e.logprobs)
+	w := texts{text: e.Edit, args: func(s string) string { return s }, reply: true}
+	return eachMessage(reply, func(i int) { e.Message = i }, w, e.logprobs)
 }
 
 // Reply puts the values back in every text of a reply and in its tool calls.
@@ -280,7 +282,8 @@ func (b Back) Reply(reply []byte) []byte {
 			return p.text(s) + p.flush()
 		}
 	}
-	return eachMessage(reply, func(int) {}, texts{text: put(b.texts, false), args: put(b.args, true), reply: true}, nil)
+	w := texts{text: put(b.texts, false), args: put(b.args, true), reply: true}
+	return eachMessage(reply, func(int) {}, w, nil)
 }
 
 // eachMessage edits the texts of each choice, and those beside the choices. logprobs may be nil: they stay.
@@ -309,8 +312,8 @@ func eachMessage(reply []byte, begin func(choice int), w texts, logprobs func([]
 	})
 }
 
-// logprobs are the tokens of a text, and beside each what might have stood there. Where the text that they spell holds a
-// find, or one of them does by itself, they go as a whole: a token cannot be hidden without telling what it was.
+// logprobs are the tokens of a text, and beside each what might have stood there. Where the text that they spell holds
+// a find, or one of them does by itself, they go as a whole: a token cannot be hidden without telling what it was.
 func (e *Editor) logprobs(raw []byte) []byte {
 	found := false
 	rawjson.EachField(raw, func(_ string, list []byte) {

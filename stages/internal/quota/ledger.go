@@ -29,10 +29,17 @@ type reservation struct {
 	Until time.Time `json:"until"`
 }
 
-// ledger is one record of bucket limits: what was used, what calls under way have reserved, and which calls were
-// settled lately. Every change is one compare-and-set, and is made once for each call id however often a call is
-// retried further in or delivered again.
-type ledger struct {
+// Ledger is one record of a store and the time for which it is kept since its last change. Every change is one
+// compare-and-set, and is made once for each call id however often a call is retried further in or delivered again.
+type Ledger struct {
+	Store pipeline.Store
+	Key   string
+	TTL   time.Duration
+}
+
+// balance is what the record holds: what was used, what calls under way have reserved, and which calls were settled
+// lately.
+type balance struct {
 	Used    Amount                 `json:"used"`
 	Open    map[string]reservation `json:"open,omitempty"`
 	Settled map[string]reservation `json:"settled,omitempty"`
@@ -52,91 +59,95 @@ func reservedUntil(c *messages.Call) time.Time {
 	return c.Deadline.Add(ledgerGrace)
 }
 
-func (l *ledger) prune(now time.Time) {
-	for id, o := range l.Open {
+func (b *balance) prune(now time.Time) {
+	for id, o := range b.Open {
 		if now.After(o.Until) {
-			delete(l.Open, id)
+			delete(b.Open, id)
 		}
 	}
-	for id, s := range l.Settled {
+	for id, s := range b.Settled {
 		if now.After(s.Until) {
-			delete(l.Settled, id)
+			delete(b.Settled, id)
 		}
 	}
-	for len(l.Settled) > ledgerSettled {
+	for len(b.Settled) > ledgerSettled {
 		first := ""
-		for id, s := range l.Settled {
-			if first == "" || s.Until.Before(l.Settled[first].Until) {
+		for id, s := range b.Settled {
+			if first == "" || s.Until.Before(b.Settled[first].Until) {
 				first = id
 			}
 		}
-		delete(l.Settled, first)
+		delete(b.Settled, first)
 	}
 }
 
 // taken is what was used and what calls under way have reserved.
-func (l *ledger) taken() Amount {
-	sum := l.Used
-	for _, o := range l.Open {
+func (b *balance) taken() Amount {
+	sum := b.Used
+	for _, o := range b.Open {
 		sum = sum.plus(o.Amount)
 	}
 	return sum
 }
 
 // knows reports whether the call holds or held a reservation here.
-func (l *ledger) knows(id string) bool {
-	_, open := l.Open[id]
-	_, settled := l.Settled[id]
+func (b *balance) knows(id string) bool {
+	_, open := b.Open[id]
+	_, settled := b.Settled[id]
 	return open || settled
 }
 
-// Reserve reserves a for the call unless exceeded says no of what is taken so far. It returns what was taken before
-// and whether the call may go on. With within, a call made for another one that has a reservation here is a part
-// of that one and reserves nothing itself.
-func Reserve(ctx context.Context, s pipeline.Store, key string, ttl time.Duration, c *messages.Call, a Amount, within bool, exceeded func(taken Amount) bool) (before Amount, ok bool, err error) {
-	_, err = pipeline.Change(ctx, s, key, ttl, func(l *ledger) (bool, error) {
-		l.prune(time.Now())
-		before, ok = l.taken(), true
-		if _, part := l.Open[c.Parent]; l.knows(c.ID) || within && part {
+// Reserve reserves an amount for the call unless what is taken so far exceeds the limit. It returns what was taken
+// before, and whether the call may go on. With within, a call made for another one that has a reservation here is a
+// part of that one and reserves nothing itself.
+func (l Ledger) Reserve(
+	ctx context.Context, c *messages.Call, a Amount, within bool, exceeded func(taken Amount) bool,
+) (before Amount, ok bool, err error) {
+	_, err = pipeline.Change(ctx, l.Store, l.Key, l.TTL, func(b *balance) (bool, error) {
+		b.prune(time.Now())
+		before, ok = b.taken(), true
+		if _, part := b.Open[c.Parent]; b.knows(c.ID) || within && part {
 			return false, nil
 		}
 		if exceeded(before) {
 			ok = false
 			return false, nil
 		}
-		if l.Open == nil {
-			l.Open = map[string]reservation{}
+		if b.Open == nil {
+			b.Open = map[string]reservation{}
 		}
-		l.Open[c.ID] = reservation{a, reservedUntil(c)}
+		b.Open[c.ID] = reservation{a, reservedUntil(c)}
 		return true, nil
 	})
 	return before, ok, err
 }
 
-// Book turns the call's reservation into use of a. A call without one is settled already, or is part of another.
-func Book(ctx context.Context, s pipeline.Store, key string, ttl time.Duration, c *messages.Call, a Amount) error {
-	return closeReservation(ctx, s, key, ttl, c, func(l *ledger) {
-		l.Used = l.Used.plus(a)
-		if l.Settled == nil {
-			l.Settled = map[string]reservation{}
+// Book turns the call's reservation into use of an amount. A call without one is settled already, or is part of
+// another; nothing changes then.
+func (l Ledger) Book(ctx context.Context, c *messages.Call, a Amount) error {
+	return l.end(ctx, c, func(b *balance) {
+		b.Used = b.Used.plus(a)
+		if b.Settled == nil {
+			b.Settled = map[string]reservation{}
 		}
-		l.Settled[c.ID] = reservation{Until: reservedUntil(c)}
+		b.Settled[c.ID] = reservation{Until: reservedUntil(c)}
 	})
 }
 
 // Release drops the call's reservation: nothing was used.
-func Release(ctx context.Context, s pipeline.Store, key string, ttl time.Duration, c *messages.Call) error {
-	return closeReservation(ctx, s, key, ttl, c, func(*ledger) {})
+func (l Ledger) Release(ctx context.Context, c *messages.Call) error {
+	return l.end(ctx, c, func(*balance) {})
 }
 
-func closeReservation(ctx context.Context, s pipeline.Store, key string, ttl time.Duration, c *messages.Call, book func(*ledger)) error {
-	_, err := pipeline.Change(ctx, s, key, ttl, func(l *ledger) (bool, error) {
-		if _, open := l.Open[c.ID]; !open {
+// end closes the call's reservation, if it has one.
+func (l Ledger) end(ctx context.Context, c *messages.Call, book func(*balance)) error {
+	_, err := pipeline.Change(ctx, l.Store, l.Key, l.TTL, func(b *balance) (bool, error) {
+		if _, open := b.Open[c.ID]; !open {
 			return false, nil
 		}
-		delete(l.Open, c.ID)
-		book(l)
-		l.prune(time.Now())
+		delete(b.Open, c.ID)
+		book(b)
+		b.prune(time.Now())
 		return true, nil
 	})
 	return err
@@ -152,6 +163,6 @@ func StoreFault(stage, what string, err error) error {
 	if f, ok := errors.AsType[*messages.Fault](err); ok {
 		return f
 	}
-	return messages.NewFault(messages.StoreUnavailable, "stage %s: the %s cannot be read or written (%v); the call is refused rather than uncounted; try again when the store answers",
-		stage, what, err).From(stage)
+	return messages.NewFault(messages.StoreUnavailable, "stage %s: the %s cannot be read or written (%v); "+
+		"the call is refused rather than uncounted; try again when the store answers", stage, what, err).From(stage)
 }

@@ -1,4 +1,5 @@
-// Package todo reads the directives with which a model edits its list, in whole texts and in streams. It knows no stage.
+// Package todo reads the directives with which a model edits its list, in whole texts and in streams. It knows no
+// stage.
 package todo
 
 import (
@@ -11,7 +12,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/todolist"
 )
 
-// maxDirective is the longest directive in characters, brackets included (contracts 21). Longer text is no directive.
+// maxDirective is the longest directive in characters, brackets included. What is longer stays in the text.
 const maxDirective = 1024
 
 var openers = [...]struct{ verb, text string }{{"ADD", "[TODO_ADD:"}, {"UPDATE", "[TODO_UPDATE:"}}
@@ -20,10 +21,10 @@ var openers = [...]struct{ verb, text string }{{"ADD", "[TODO_ADD:"}, {"UPDATE",
 type Directive struct{ Verb, Body string }
 
 // Scanner takes the directives out of one text that may come in pieces. It is the only reader of directives: the
-// whole text in after and the pieces of a stream pass it alike, so both give the same text (contracts 21).
+// whole text in after and the pieces of a stream pass it alike, so both give the same text.
 type Scanner struct {
 	held  string
-	Found []Directive // grows only if collect is set
+	Found []Directive // grows only if Collect is set
 	// Collect keeps what was found; a stream only strips.
 	Collect bool
 }
@@ -173,16 +174,17 @@ func (d Directive) Parse() Edit {
 	}
 	id, err := strconv.ParseInt(strings.TrimPrefix(fields["id"], "#"), 10, 64)
 	if err != nil {
-		return Edit{Invalid: fmt.Sprintf("id %q is no number", todolist.Clip(fields["id"], 40))}
+		return Edit{Invalid: fmt.Sprintf("id %q is not a number", todolist.Clip(fields["id"], 40))}
 	}
 	status := todolist.Status(fields["status"])
 	if !status.Valid() {
-		return Edit{Invalid: fmt.Sprintf("status %q is none of %s", todolist.Clip(fields["status"], 40), todolist.StatusNames)}
+		said := todolist.Clip(fields["status"], 40)
+		return Edit{Invalid: fmt.Sprintf("status %q is none of %s", said, todolist.StatusNames)}
 	}
 	return Edit{ID: id, Status: string(status)}
 }
 
-// titleField takes everything after title=, so a title may hold commas and equals signs (TD-7).
+// titleField takes everything after title=, so a title may hold commas and equals signs.
 func titleField(body string) (string, bool) {
 	for rest := body; ; {
 		k, v, ok := strings.Cut(rest, "=")
