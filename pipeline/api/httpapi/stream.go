@@ -43,7 +43,8 @@ func (s *Server) streamWith(w http.ResponseWriter, r *http.Request, pending pipe
 	defer drop(nil)
 	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.WriteTimeout, tool: req.Kind == messages.Tool,
 		wire: req.Wire.Or()}
-	q := &queue{max: s.StreamBuffer, ready: make(chan struct{}, 1)}
+	q := &queue{max: s.StreamBuffer, ready: make(chan struct{}, 1), all: &s.backlog}
+	defer q.close()
 	type end struct {
 		call *messages.Call
 		err  error
@@ -68,6 +69,7 @@ func (s *Server) streamWith(w http.ResponseWriter, r *http.Request, pending pipe
 			if e.write(chunks); e.err != nil {
 				drop(e.err) // the next turn is the end of Wait
 			}
+			q.written(chunks)
 			beat.Reset(s.Heartbeat)
 		case <-beat.C:
 			if e.ping(); e.err != nil {
@@ -294,6 +296,8 @@ type queue struct {
 	ready chan struct{}
 	begun bool
 	marks pipeline.Marks // of the source of the first chunk
+	all   *backlog       // of all streams; nil: not counted
+	held  int            // what of it is this stream's: from put until written
 }
 
 // put reports whether there was room. The marks of the first chunks are those of the stream.
@@ -310,7 +314,8 @@ func (q *queue) put(chunks [][]byte, marks pipeline.Marks) bool {
 	for _, c := range chunks {
 		q.size += len(c)
 	}
-	if waiting && q.size > q.max { // a single large chunk does not mean that the reader is slow
+	crowded := q.hold(cost(chunks))
+	if waiting && (q.size > q.max || crowded) { // a single large chunk does not mean that the reader is slow
 		return false
 	}
 	q.items = append(q.items, chunks...)
