@@ -36,6 +36,14 @@ func (q *queue) written(chunks [][]byte) {
 	q.hold(-cost(chunks))
 }
 
+// late counts the reply of a call whose reader is behind when it ends: the reply is kept until all of it is read. It
+// reports whether that is too much.
+func (q *queue) late(reply int) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.held > streamShare/4 && q.hold(reply)
+}
+
 // close counts nothing of the queue any more. It is called once, when nobody puts.
 func (q *queue) close() {
 	q.mu.Lock()

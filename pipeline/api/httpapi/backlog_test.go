@@ -71,5 +71,12 @@ func TestOnlyReadersWithMoreThanTheirShareAreDropped(t *testing.T) {
 	modest.written(chunks)
 	require.Zero(t, all.held.Load())
 	modest.close()
+	last := queued()
+	require.False(t, last.late(1<<20), "a reader that keeps up is not late")
+	require.True(t, put(last))
+	require.False(t, last.late(60<<10))
+	require.EqualValues(t, cost(piece)+60<<10, all.held.Load())
+	require.True(t, last.late(60<<10), "there is no room for its reply")
+	last.close()
 	require.Zero(t, all.held.Load())
 }

@@ -57,6 +57,10 @@ func (s *Server) streamWith(w http.ResponseWriter, r *http.Request, pending pipe
 				e.unblock()
 			}
 		})
+		if c != nil && q.late(len(c.Reply())) {
+			drop(errSlowReader)
+			e.unblock()
+		}
 		ended <- end{c, err}
 	}()
 	beat := time.NewTicker(s.Heartbeat)
