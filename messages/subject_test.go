@@ -40,7 +40,7 @@ func TestSubjects(t *testing.T) {
 	}
 }
 
-// The request subjects are never captured by a stream: JetStream would answer the callers (contracts 26).
+// The request subjects are never captured by a stream: JetStream would answer the callers.
 func TestRequestsAreNotInAStream(t *testing.T) {
 	t.Parallel()
 	var s messages.Subjects

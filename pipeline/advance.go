@@ -48,8 +48,10 @@ func Enter(s messages.Slip) (messages.Slip, Next) {
 // slip and the next place. It is pure: it does not change its arguments, and it knows neither stages nor bodies.
 //
 // At the target the verdict is Continue, whatever the target's outcome: replies and faults take the same way back.
-func Advance(s messages.Slip, v Verdict) (messages.Slip, Next) {
-	s = s.Clone()
+func Advance(s messages.Slip, v Verdict) (messages.Slip, Next) { return advance(s.Clone(), v) }
+
+// advance is Advance for a slip that nobody else has: it changes what s refers to.
+func advance(s messages.Slip, v Verdict) (messages.Slip, Next) {
 	s.Hops++
 	switch {
 	case s.Done():

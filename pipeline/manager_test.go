@@ -266,7 +266,7 @@ func TestManagerStatistics(t *testing.T) {
 	run(nil)
 	require.Equal(t, "broke", *stat().LastError, "the last one stays (ST-2)")
 	run(pipelinetest.Script{"A.a": {pipelinetest.ActAgain}})
-	require.EqualValues(t, 7, stat().Invocations, "another attempt is another invocation (contracts 6)")
+	require.EqualValues(t, 7, stat().Invocations, "another attempt is another invocation")
 	m.Fold(messages.Tool, messages.Slip{Stops: []messages.Stop{{Name: "xray", Tally: messages.Tally{Count: 9}}}})
 	m.Fold(messages.Model, messages.Slip{Stops: []messages.Stop{{Name: "gone", Tally: messages.Tally{Count: 9}}}})
 	require.EqualValues(t, 7, stat().Invocations, "another kind's, or an unknown stage's, is not counted here")

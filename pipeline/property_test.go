@@ -123,7 +123,7 @@ func TestStepReports(t *testing.T) {
 		require.Equal(t, 2, holds)
 		require.EqualValues(t, 1, c.Slip.Stops[0].Tally.Count, "one invocation, however often it was parked (ST-5)")
 	})
-	t.Run("jump to model needs the agent loop (contracts 15)", func(t *testing.T) {
+	t.Run("jump to model needs the agent loop", func(t *testing.T) {
 		t.Parallel()
 		jump := func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Jump("model"), nil }
 		c, _, _ := run(messages.Model, jump, "model")
@@ -134,7 +134,7 @@ func TestStepReports(t *testing.T) {
 		require.Equal(t, "Continue", r.Verdict.String(), "a run begins at its model anyway")
 		require.JSONEq(t, `"model"`, string(c.Notes[messages.NoteJumpTo]))
 	})
-	t.Run("jump to end with a reply is an answer (contracts 15)", func(t *testing.T) {
+	t.Run("jump to end with a reply is an answer", func(t *testing.T) {
 		t.Parallel()
 		c, _, r := run(messages.Tool, func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 			c.SetReply([]byte(`"r"`))
@@ -143,7 +143,7 @@ func TestStepReports(t *testing.T) {
 		require.Equal(t, "Answer", r.Verdict.String())
 		require.Equal(t, `"r"`, string(c.Reply()))
 	})
-	t.Run("the fault of a stage's own call is not a failure of the target (contracts 7)", func(t *testing.T) {
+	t.Run("the fault of a stage's own call is not a failure of the target", func(t *testing.T) {
 		t.Parallel()
 		c, _, _ := run(messages.Model, func(context.Context, *messages.Call) (pipeline.Verdict, error) {
 			inner := messages.NewFault(messages.ProviderError, "summary failed").From(messages.TargetOrigin)

@@ -83,6 +83,10 @@ type Stage struct {
 	Role Role
 	// Blind says that the stage never reads a body, so claim checks are not fetched for it.
 	Blind bool
+	// Plain reports that the phase which the call is at needs nothing but the call: it asks nobody, stores nothing, says
+	// nothing, and takes less time than a question to another process. The process that owns the call runs such a phase
+	// itself, as long as somebody serves the stage. Plain gets the whole call and must not change it; nil: no phase is.
+	Plain func(c *messages.Call) bool
 	// FailClosed turns an error of After into the call's fault; otherwise it is only recorded.
 	FailClosed bool
 	// Finally says that After gives something back that others wait for: it runs also for a call whose time is over, like

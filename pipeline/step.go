@@ -259,7 +259,7 @@ func overFault(code messages.Code, where string) *messages.Fault {
 
 func move(c *messages.Call, v Verdict) Next {
 	var next Next
-	c.Slip, next = Advance(c.Slip, v)
+	c.Slip, next = advance(c.Slip, v)
 	keep(c, next)
 	for _, stop := range c.Slip.Stops {
 		if _, open := c.Slip.Frame(stop.Name); stop.Keep && !open {

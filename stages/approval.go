@@ -83,9 +83,6 @@ func newApproval(cfg *ApprovalConfig, d Deps) (pipeline.Stage, error) {
 	a := &approvalStage{
 		policies: policies, tools: tools, parser: d.Parser, args: d.Arguments, publish: d.Publish, log: d.Log,
 	}
-	if a.parser == nil {
-		a.parser = &args.Parser{}
-	}
 	return pipeline.Stage{
 		Role: pipeline.RoleApprove, Before: a.before, FailClosed: true, OnDemand: true,
 		Reads: []string{"tool", "request"}, Writes: []string{"request", "reply"},
@@ -227,7 +224,7 @@ type ApprovalDesk struct {
 	args   args.Options
 }
 
-// NewApprovalDesk compiles the policies of a configuration (a *ApprovalConfig; nil: none).
+// NewApprovalDesk compiles the policies of a configuration (a *ApprovalConfig; nil: none). It needs Tools and Parser.
 func NewApprovalDesk(config any, d Deps) (*ApprovalDesk, error) {
 	cfg, _ := config.(*ApprovalConfig)
 	if cfg == nil {
@@ -237,11 +234,7 @@ func NewApprovalDesk(config any, d Deps) (*ApprovalDesk, error) {
 	if err != nil {
 		return nil, err
 	}
-	rules := tool.DefaultRules()
-	if d.Rules != nil {
-		rules = *d.Rules
-	}
-	return &ApprovalDesk{Policies: p, tools: d.Tools, rules: rules, parser: d.Parser, args: d.Arguments}, nil
+	return &ApprovalDesk{Policies: p, tools: d.Tools, rules: d.rules(), parser: d.Parser, args: d.Arguments}, nil
 }
 
 // Decide reads and checks a decision about a held call and returns it as the stage takes it, with who made it. Nil and

@@ -106,7 +106,7 @@ func TestApproval(t *testing.T) {
 		`"required":["amount"]}`)
 	pay := tool.Definition{Name: "pay", InputSchema: schema,
 		Policy: tool.Policy{Effect: tool.EffectRead, Cache: &tool.Cache{}}}
-	t.Run("HI-1 HI-11", func(t *testing.T) {
+	t.Run("nobody is asked where no policy holds (HI-1 HI-11)", func(t *testing.T) {
 		a := newAsked(t, payPolicies, pay, reading("free"))
 		for _, tool := range []string{"pay", "free"} {
 			out := a.run(t, toolCall(tool, `{"amount":"100"}`), "")
@@ -114,7 +114,7 @@ func TestApproval(t *testing.T) {
 		}
 		require.Empty(t, a.questions)
 	})
-	t.Run("HI-2", func(t *testing.T) {
+	t.Run("approved, it runs as it was shown (HI-2)", func(t *testing.T) {
 		a := newAsked(t, payPolicies, pay)
 		out := a.run(t, toolCall("pay", `{"to":"bob","amount":"9007199254740993","x":1}`), `"approve"`)
 		require.Nil(t, out.Fault)
@@ -127,7 +127,7 @@ func TestApproval(t *testing.T) {
 		require.Equal(t, "ann", a.records[len(a.records)-1].By)
 		require.Equal(t, "ann", note[approval.Decision](out, messages.NoteDecision).By)
 	})
-	t.Run("HI-3", func(t *testing.T) {
+	t.Run("edited, it runs with the other arguments (HI-3)", func(t *testing.T) {
 		a := newAsked(t, payPolicies, pay)
 		out := a.run(t, toolCall("pay", `{"amount":500}`), `{"decision":"edit","arguments":{"amount":"7","to":"eve"}}`)
 		require.Nil(t, out.Fault)
@@ -140,7 +140,7 @@ func TestApproval(t *testing.T) {
 		a.run(t, toolCall("pay", `{"amount":500}`), `"approve"`)
 		require.Len(t, a.saw, 2, "and not under the others")
 	})
-	t.Run("HI-4", func(t *testing.T) {
+	t.Run("rejected, it is blocked, or read in a run (HI-4)", func(t *testing.T) {
 		a := newAsked(t, payPolicies, pay)
 		out := a.run(t, toolCall("pay", `{"amount":500}`), `{"decision":"reject","reason":"too much"}`)
 		require.Equal(t, messages.Blocked, out.Fault.Code)
@@ -166,14 +166,14 @@ func TestApproval(t *testing.T) {
 		require.Len(t, a.saw, 1)
 		require.Len(t, a.questions, 2)
 	})
-	t.Run("cached result is no way round", func(t *testing.T) {
+	t.Run("a cached result stands in for no decision", func(t *testing.T) {
 		a := newAsked(t, payPolicies, pay)
 		a.run(t, toolCall("pay", `{"amount":500}`), `"approve"`)
 		out := a.run(t, toolCall("pay", `{"amount":500}`), `"reject"`)
 		require.Equal(t, messages.Blocked, out.Fault.Code)
 		require.Len(t, a.questions, 2)
 	})
-	t.Run("RT-10", func(t *testing.T) {
+	t.Run("a held call is not retried (RT-10)", func(t *testing.T) {
 		a := newAsked(t, payPolicies, pay)
 		out := a.run(t, toolCall("pay", `{"amount":500}`), `"reject"`)
 		require.Equal(t, messages.Blocked, out.Fault.Code)

@@ -92,7 +92,7 @@ type audit struct {
 	log     *slog.Logger
 }
 
-// newAudit makes the outermost stage (CH-14): it sees hits, stops and faults, because it is passed before anything
+// newAudit makes the outermost stage: it sees hits, stops and faults, because it is passed before anything
 // can answer. A record for the end of a call, and with sync: true one before it goes on too; a redelivery publishes the
 // same record id again. It fails open with an alarm in the log, or closed with sync: true.
 func newAudit(cfg *AuditConfig, d Deps) (pipeline.Stage, error) {
@@ -102,6 +102,7 @@ func newAudit(cfg *AuditConfig, d Deps) (pipeline.Stage, error) {
 	}
 	return pipeline.Stage{
 		Before: a.before, After: a.after, FailClosed: cfg.Sync, Writes: []string{"audit"},
+		Plain:      func(c *messages.Call) bool { return !cfg.Sync && !c.Slip.Back }, // before only takes notes then
 		Reads:      []string{pipeline.ReadCall, "request", "reply", "fault"},
 		ReadsAfter: []string{pipeline.ReadCall, "reply", "fault"},
 	}, nil
@@ -175,8 +176,9 @@ func (a *audit) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, 
 func (a *audit) record(c *messages.Call, event string, st auditState) AuditRecord {
 	r := AuditRecord{
 		Record: c.ID + "." + event, Event: event, Time: time.Now().UTC(),
-		Call: c.ID, Kind: c.Kind, Tenant: c.Tenant, Role: c.Role, User: c.User, Session: c.Session, Run: c.Run, Agent: c.Agent,
-		Parent: c.Parent, RequestID: c.RequestID, Trace: c.Trace.Parent, Model: st.Model, Tool: c.Tool, Request: st.Request,
+		Call: c.ID, Kind: c.Kind, Tenant: c.Tenant, Role: c.Role, User: c.User, Session: c.Session, Run: c.Run,
+		Agent: c.Agent, Parent: c.Parent, RequestID: c.RequestID, Trace: c.Trace.Parent, Model: st.Model,
+		Tool: c.Tool, Request: st.Request,
 	}
 	c.Noted(messages.NoteSessionLabel, &r.SessionLabel)
 	return r
@@ -195,7 +197,8 @@ func (a *audit) write(ctx context.Context, r AuditRecord) error {
 	case err == nil:
 		return nil
 	case a.sync:
-		return messages.NewFault(messages.StoreUnavailable, "stage audit: the record %s is not stored (%v); with audit.sync no call goes on without it", r.Event, err).From("audit")
+		return messages.NewFault(messages.StoreUnavailable, "stage audit: the record %s is not stored (%v); "+
+			"with audit.sync no call goes on without it", r.Event, err).From("audit")
 	}
 	a.log.ErrorContext(ctx, "audit record lost", "call", r.Call, "event", r.Event, "err", err)
 	return nil

@@ -53,7 +53,7 @@ func (r *records) Publish(_ context.Context, what string, record any) error {
 func TestAudit(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	t.Run("CH-14 mandatory audit sees a hit, an inner limiter does not run", func(t *testing.T) {
+	t.Run("mandatory audit sees a hit, an inner limiter does not run (CH-14)", func(t *testing.T) {
 		t.Parallel()
 		var r records
 		d := harnessDeps()

@@ -14,7 +14,7 @@ import (
 	"github.com/shallot-nats/shallot/stages/internal/quota"
 )
 
-// BudgetConfig is agent.interceptor.budget. Both limits are for one tenant and one UTC day; null is none.
+// BudgetConfig is agent.interceptor.budget. Both limits are for one tenant and one UTC day; null does not limit.
 type BudgetConfig struct {
 	Common       `yaml:",inline"`
 	TokensPerDay *int64   `yaml:"tokens-per-day" doc:"Tokens of one tenant in a day (UTC); null: no limit."`

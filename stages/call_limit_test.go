@@ -38,17 +38,17 @@ func TestCallLimit(t *testing.T) {
 		last   string
 		code   messages.Code
 	}{
-		"LM-1 run limit, END": {"run-limit: 2", same(3, step{"s", "r"}), 2, "Model call limits exceeded: run limit (2/2)",
+		"run limit, END (LM-1)": {"run-limit: 2", same(3, step{"s", "r"}), 2, "Model call limits exceeded: run limit (2/2)",
 			""},
-		"LM-2 ERROR": {"run-limit: 2\nexit-behavior: ERROR", same(3, step{"s", "r"}), 2,
+		"ERROR (LM-2)": {"run-limit: 2\nexit-behavior: ERROR", same(3, step{"s", "r"}), 2,
 			"Model call limits exceeded: run limit (2/2)", messages.LimitExceeded},
-		"LM-3 both limits": {"run-limit: 2\nthread-limit: 2", same(3, step{"s", "r"}), 2,
+		"both limits (LM-3)": {"run-limit: 2\nthread-limit: 2", same(3, step{"s", "r"}), 2,
 			"Model call limits exceeded: thread limit (2/2), run limit (2/2)", ""},
-		"LM-5 limit 0, in a run": {"run-limit: 0", same(1, step{"", "r"}), 0,
+		"limit 0, in a run (LM-5)": {"run-limit: 0", same(1, step{"", "r"}), 0,
 			"Model call limits exceeded: run limit (0/0)", ""},
-		"LM-5 limit 0, bare": {"run-limit: 0", same(1, step{}), 0, "Model call limits exceeded: run limit (0/0)",
+		"limit 0, bare (LM-5)": {"run-limit: 0", same(1, step{}), 0, "Model call limits exceeded: run limit (0/0)",
 			""},
-		"X-44 a new run begins at 0": {"run-limit: 1", []step{{"s", "r1"}, {"s", "r2"}}, 2, "ok", ""},
+		"a new run begins at 0 (X-44)": {"run-limit: 1", []step{{"s", "r1"}, {"s", "r2"}}, 2, "ok", ""},
 		"a session over runs": {"thread-limit: 2", []step{{"s", "r1"}, {"s", "r2"}, {"s", "r3"}}, 2,
 			"Model call limits exceeded: thread limit (2/2)", ""},
 		"another session":             {"thread-limit: 1", []step{{"s1", ""}, {"s2", ""}}, 2, "ok", ""},
@@ -81,7 +81,7 @@ func TestCallLimit(t *testing.T) {
 func TestCallLimitCounting(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	t.Run("LM-6 retried inside: counted once", func(t *testing.T) {
+	t.Run("retried inside: counted once (LM-6)", func(t *testing.T) {
 		t.Parallel()
 		d := harnessDeps()
 		down := providerFault(messages.ProviderError)
@@ -190,14 +190,14 @@ func TestCallLimitConfig(t *testing.T) {
 		on     bool
 		err    string
 	}{
-		"off by default":              {"", false, ""},
-		"nulls":                       {"run-limit: null\nthread-limit: null", false, ""},
-		"on when set":                 {"thread-limit: 1", true, ""},
-		"on when 0":                   {"run-limit: 0", true, ""},
-		"LM-9 enabled without limits": {"enabled: true", false, "neither run-limit nor thread-limit"},
-		"unknown behaviour":           {"run-limit: 1\nexit-behavior: end", false, "exit-behavior"},
-		"negative":                    {"run-limit: -1", false, "run-limit"},
-		"negative thread":             {"thread-limit: -1", false, "thread-limit"},
+		"off by default":                {"", false, ""},
+		"nulls":                         {"run-limit: null\nthread-limit: null", false, ""},
+		"on when set":                   {"thread-limit: 1", true, ""},
+		"on when 0":                     {"run-limit: 0", true, ""},
+		"enabled without limits (LM-9)": {"enabled: true", false, "neither run-limit nor thread-limit"},
+		"unknown behaviour":             {"run-limit: 1\nexit-behavior: end", false, "exit-behavior"},
+		"negative":                      {"run-limit: -1", false, "run-limit"},
+		"negative thread":               {"thread-limit: -1", false, "thread-limit"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

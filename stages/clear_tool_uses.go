@@ -29,7 +29,7 @@ type ClearToolUses struct {
 	// Excludes says of further tools whether their results stay (clearable: false in the definition); nil: of none.
 	Excludes func(tool string) bool `yaml:"-" json:"-"`
 	// Counter counts for the trigger and for each candidate; nil means Chars.
-	Counter TokenCounter `yaml:"-"`
+	Counter TokenCounter `yaml:"-" json:"-"`
 }
 
 // DefaultClearToolUses returns the defaults: above 100,000 tokens all but the latest three results are cleared.

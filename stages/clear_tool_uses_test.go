@@ -43,20 +43,20 @@ func TestClearToolUses(t *testing.T) {
 		want []string
 		why  string
 	}{
-		"CU-1 equal to the trigger": {set: func(e *stages.ClearToolUses) { e.Trigger = total },
+		"equal to the trigger (CU-1)": {set: func(e *stages.ClearToolUses) { e.Trigger = total },
 			why: "not over"},
-		"CU-1 one above the trigger": {set: func(e *stages.ClearToolUses) { e.Trigger = total - 1 },
+		"one above the trigger (CU-1)": {set: func(e *stages.ClearToolUses) { e.Trigger = total - 1 },
 			want: []string{"c1", "c2"}},
-		"CU-3 no more results than keep": {set: func(e *stages.ClearToolUses) { e.Keep = 5 }, why: "no candidate"},
-		"CU-4 keep 0": {set: func(e *stages.ClearToolUses) { e.Keep = 0 },
+		"no more results than keep (CU-3)": {set: func(e *stages.ClearToolUses) { e.Keep = 5 }, why: "no candidate"},
+		"keep 0 (CU-4)": {set: func(e *stages.ClearToolUses) { e.Keep = 0 },
 			want: []string{"c1", "c2", "c3", "c4", "c5"}},
-		"CU-5 stops when enough is freed": {
+		"stops when enough is freed (CU-5)": {
 			set: func(e *stages.ClearToolUses) { e.Keep = 1; e.ClearAtLeast = 150 }, want: []string{"c1", "c2"}},
-		"CU-6 clear-at-least cannot be reached": {
+		"clear-at-least cannot be reached (CU-6)": {
 			set: func(e *stages.ClearToolUses) { e.Keep = 1; e.ClearAtLeast = 5000 }, why: "clear-at-least is 5000"},
-		"CU-7 excluded tools take no place in keep": {
+		"excluded tools take no place in keep (CU-7)": {
 			set: func(e *stages.ClearToolUses) { e.Keep = 1; e.ExcludeTools = []string{"k", "z"} }, want: []string{"c2", "c3"}},
-		"X-18 keep counts clearable results": {
+		"keep counts clearable results (X-18)": {
 			set: func(e *stages.ClearToolUses) { e.Keep = 2; e.ExcludeTools = []string{"x"} }, want: []string{"c1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestClearToolUses(t *testing.T) {
 			require.Equal(t, tc.want, cleared(out, "[cleared]"))
 			require.Equal(t, tc.want, done.IDs)
 			require.Contains(t, done.Why, tc.why)
-			require.Equal(t, before, raws(in), "CU-11 the input is not changed")
+			require.Equal(t, before, raws(in), "the input is not changed (CU-11)")
 			paired(t, out)
 			if tc.want == nil {
 				require.Equal(t, before, raws(out))
@@ -79,13 +79,13 @@ func TestClearToolUses(t *testing.T) {
 			}
 		})
 	}
-	t.Run("S3-CLEAR-1 X-20 defaults", func(t *testing.T) {
+	t.Run("defaults (S3-CLEAR-1 X-20)", func(t *testing.T) {
 		t.Parallel()
 		e := stages.DefaultClearToolUses()
 		require.Equal(t, stages.ClearToolUses{Trigger: 100000, Keep: 3, Placeholder: "[cleared]"}, e)
 		require.Equal(t, "clear_tool_uses", e.Name())
 	})
-	t.Run("CU-8 X-16 X-17 arguments", func(t *testing.T) {
+	t.Run("arguments (CU-8 X-16 X-17)", func(t *testing.T) {
 		t.Parallel()
 		e := stages.ClearToolUses{Keep: 1, Placeholder: "[cleared]"}
 		in := []chat.Msg{msg("user", "u"), calling(`a f {"q":"long long long"}`, `b g {"q":2}`), result("b", "2"),
@@ -100,13 +100,13 @@ func TestClearToolUses(t *testing.T) {
 		require.Equal(t, []string{"b", "g", `{}`}, []string{calls[1].ID(), calls[1].Name(), calls[1].Arguments()})
 		require.Equal(t, []string{"b"}, cleared(out, "[cleared]"))
 	})
-	t.Run("CU-10 placeholder", func(t *testing.T) {
+	t.Run("placeholder (CU-10)", func(t *testing.T) {
 		t.Parallel()
 		e := stages.ClearToolUses{Placeholder: "X"}
 		out, _ := e.Apply("", in, nil)
 		require.Equal(t, []string{"c1", "c2", "c3", "c4", "c5"}, cleared(out, "X"))
 	})
-	t.Run("CU-13 a call without result", func(t *testing.T) {
+	t.Run("a call without result (CU-13)", func(t *testing.T) {
 		t.Parallel()
 		e := stages.ClearToolUses{Placeholder: "X", ClearToolInputs: true}
 		in := []chat.Msg{calling("a f", `b g {"x":1}`), result("a", "1"), msg("user", "u")}
@@ -115,7 +115,7 @@ func TestClearToolUses(t *testing.T) {
 		require.Equal(t, []string{"a"}, done.IDs)
 		require.Equal(t, `{"x":1}`, out[0].ToolCalls()[1].Arguments())
 	})
-	t.Run("CU-14 a counter of one's own", func(t *testing.T) {
+	t.Run("a counter of one's own (CU-14)", func(t *testing.T) {
 		t.Parallel()
 		counted := 0
 		e := stages.ClearToolUses{Trigger: 20, Placeholder: "X", Keep: 1, ClearAtLeast: 2,
@@ -159,7 +159,7 @@ func TestClearToolUsesStage(t *testing.T) {
 	c.Keep("outer")
 	kept := string(c.Request())
 	run := func() string {
-		c = wire(t, c)
+		c = harnessWire(t, c)
 		_, err := s.Before(t.Context(), c)
 		require.NoError(t, err)
 		return string(c.Request())
@@ -171,17 +171,17 @@ func TestClearToolUsesStage(t *testing.T) {
 	require.Contains(t, log.String(), "strategy=CLEAR_TOOL_USES", "S3-CLEAR-10")
 	require.Contains(t, log.String(), fmt.Sprintf("freed=%d", note[0].Before-note[0].After))
 
-	require.Equal(t, first, run(), "CU-9 second pass")
-	require.Equal(t, note, edits(t, c), "CU-9 not counted again")
+	require.Equal(t, first, run(), "second pass (CU-9)")
+	require.Equal(t, note, edits(t, c), "not counted again (CU-9)")
 
 	c.SetRequest(chat.WithMessages(c.Request(), append(chat.Messages(c.Request()),
 		calling("n1 x"), result("n1", "[cleared]"), calling("n2 x"), result("n2", "tail"))))
 	run()
 	require.Equal(t, []string{"c1", "c2", "c3", "n1"}, cleared(chat.Messages(c.Request()), "[cleared]"))
-	require.Equal(t, 2, edits(t, c)[0].Cleared, "CU-12 the fresh result is a candidate: c3 and n1 were cleared, n2 kept")
+	require.Equal(t, 2, edits(t, c)[0].Cleared, "the fresh result is a candidate: c3 and n1 were cleared, n2 kept (CU-12)")
 
 	require.True(t, c.Restore("outer"))
-	require.Equal(t, kept, string(c.Request()), "CU-11 what was kept is unchanged")
+	require.Equal(t, kept, string(c.Request()), "what was kept is unchanged (CU-11)")
 	require.Equal(t, first, run(), "the next attempt of an outer stage is cleared like the first")
 }
 

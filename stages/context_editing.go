@@ -138,7 +138,8 @@ func newContextEditing(conf *ContextEditingConfig, d Deps) (pipeline.Stage, erro
 	}
 	e := &contextEditor{conf: *conf, counter: counter, deps: d}
 	e.conf.ClearToolUses.Counter = counter
-	s := pipeline.Stage{Before: e.before, Reads: []string{"request.messages"}, Writes: []string{"request.messages"}}
+	s := pipeline.Stage{Before: e.before, Plain: e.short, Reads: []string{"request.messages"},
+		Writes: []string{"request.messages"}}
 	if l, ok := counter.(conversation.Learner); ok {
 		s.Reads = append(s.Reads, "reply.usage")
 		s.After = func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
@@ -149,6 +150,12 @@ func newContextEditing(conf *ContextEditingConfig, d Deps) (pipeline.Stage, erro
 		}
 	}
 	return s, nil
+}
+
+// short reports whether a request has fewer bytes than any strategy allows tokens.
+func (e *contextEditor) short(c *messages.Call) bool {
+	least := min(e.conf.MaxTokens, e.conf.SummarizeThreshold, e.conf.ClearToolUses.Trigger)
+	return !c.Slip.Back && len(c.Request()) < least
 }
 
 type contextEditor struct {

@@ -45,7 +45,7 @@ func edits(t testing.TB, c *messages.Call) []stages.Edited {
 func TestTrim(t *testing.T) {
 	t.Parallel()
 	edit := editor(t, stages.Deps{}, func(c *editing) { c.Strategy = stages.Strategies{stages.Trim}; c.MaxTokens = 100 })
-	t.Run("CE-1 the middle goes", func(t *testing.T) {
+	t.Run("the middle goes (CE-1)", func(t *testing.T) {
 		t.Parallel()
 		in := talk(20, 50)
 		c := edit(request(in...))
@@ -54,12 +54,12 @@ func TestTrim(t *testing.T) {
 			edits(t, c))
 		require.True(t, strings.HasSuffix(string(c.Request()), `"x-big":9007199254740993}`), "other fields stay")
 	})
-	t.Run("CE-2 nothing in the middle", func(t *testing.T) {
+	t.Run("nothing in the middle (CE-2)", func(t *testing.T) {
 		t.Parallel()
 		body := request(talk(12, 50)...)
 		require.Equal(t, string(body), string(edit(body).Request()))
 	})
-	t.Run("CE-3 within max-tokens", func(t *testing.T) {
+	t.Run("within max-tokens (CE-3)", func(t *testing.T) {
 		t.Parallel()
 		body := request(talk(20, 5)...)
 		c := edit(body)
@@ -67,7 +67,7 @@ func TestTrim(t *testing.T) {
 		require.NotContains(t, c.Notes, messages.NoteContextEditing)
 		require.NotEqual(t, string(request(talk(20, 6)...)), string(edit(request(talk(20, 6)...)).Request()))
 	})
-	t.Run("CE-12 a cut inside five parallel results", func(t *testing.T) {
+	t.Run("a cut inside five parallel results (CE-12)", func(t *testing.T) {
 		t.Parallel()
 		in := talk(12, 50)
 		in = append(in, calling("a f", "b f", "c f", "d f", "e f"))
@@ -78,7 +78,7 @@ func TestTrim(t *testing.T) {
 		c := edit(request(in...))
 		require.Equal(t, append(raws(in[:2]), raws(in[12:])...), lines(c))
 	})
-	t.Run("CE-10 CE-11 pinned in the middle", func(t *testing.T) {
+	t.Run("pinned in the middle (CE-10 CE-11)", func(t *testing.T) {
 		t.Parallel()
 		in := append(talk(4, 50), msg("developer", "rule"), msg("user", "the question"))
 		for i := range 12 {
@@ -101,12 +101,12 @@ func TestSlidingWindow(t *testing.T) {
 	edit := editor(t, stages.Deps{}, func(c *editing) {
 		c.Strategy, c.MaxTokens, c.WindowRounds = stages.Strategies{stages.SlidingWindow}, 100, 3
 	})
-	t.Run("CE-8 system and the last three rounds", func(t *testing.T) {
+	t.Run("system and the last three rounds (CE-8)", func(t *testing.T) {
 		t.Parallel()
 		c := edit(request(in...))
 		require.Equal(t, append(raws(in[:1]), raws(in[9:])...), lines(c))
 	})
-	t.Run("CE-3 fewer rounds than the window", func(t *testing.T) {
+	t.Run("fewer rounds than the window (CE-3)", func(t *testing.T) {
 		t.Parallel()
 		body := request(in[:13]...)
 		c := edit(body)
@@ -118,7 +118,7 @@ func TestSlidingWindow(t *testing.T) {
 
 func TestStrategyLists(t *testing.T) {
 	t.Parallel()
-	t.Run("X-14 clear first, then trim by what is left", func(t *testing.T) {
+	t.Run("clear first, then trim by what is left (X-14)", func(t *testing.T) {
 		t.Parallel()
 		edit := editor(t, stages.Deps{}, func(c *editing) {
 			c.Strategy = stages.Strategies{stages.ClearToolUsing, stages.Trim}
@@ -159,7 +159,7 @@ func TestStrategyProperties(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{stages.Trim, stages.Summarize, stages.SlidingWindow, stages.Hybrid,
 		stages.ClearToolUsing} {
-		t.Run("CE-10 CE-11 CE-12 CE-13 "+name, func(t *testing.T) {
+		t.Run(name+" (CE-10 CE-11 CE-12 CE-13)", func(t *testing.T) {
 			t.Parallel()
 			rapid.Check(t, func(r *rapid.T) {
 				n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(r, name) }
@@ -196,11 +196,11 @@ func TestStrategyProperties(t *testing.T) {
 					}
 				}
 				if chat.NewestUser(in) >= 0 {
-					require.Equal(r, pinned, kept, "CE-10 CE-11")
+					require.Equal(r, pinned, kept, "(CE-10 CE-11)")
 				}
 				if name == stages.Hybrid && out[0].Notes[messages.NoteContextEditing] != nil {
 					e := edits(t, out[0])[0]
-					require.Equal(r, e.After > max, e.Over, "CE-9 what is over is reported")
+					require.Equal(r, e.After > max, e.Over, "what is over is reported (CE-9)")
 					least, start := 0, chat.NewestUser(in)
 					if start == firstUser(in) {
 						start = 0 // what stands before the first user message belongs to the first round
@@ -211,7 +211,7 @@ func TestStrategyProperties(t *testing.T) {
 						}
 					}
 					if least <= max {
-						require.False(r, e.Over, "CE-9 only what is pinned and the newest round may exceed the budget")
+						require.False(r, e.Over, "only what is pinned and the newest round may exceed the budget (CE-9)")
 					}
 				}
 			})
@@ -255,7 +255,7 @@ func TestLongHistoryThroughAllStages(t *testing.T) {
 			repair := mustShape[stages.PairRepairConfig](t, "pair-repair", d, nil)
 			hint := mustShape(t, "sub-agent", d, func(c *stages.SubAgentConfig) { c.Agents = reviewers })
 			pick := mustShape(t, "tool-selection", d, func(c *stages.ToolSelectionConfig) { c.Strict = true })
-			_, got := through(t, call(request(in...)), "", repair, edit, hint, pick)
+			_, got := through(t, call(request(in...)), nil, repair, edit, hint, pick)
 			msgs := chat.Messages(got)
 			paired(t, msgs)
 			require.Equal(t, "be kind", msgs[0].Text())
@@ -283,7 +283,7 @@ func BenchmarkContextEditing(b *testing.B) {
 	}
 }
 
-// TestContextEditingYAML reads the section as contracts T4 writes it: what is not named keeps its default.
+// TestContextEditingYAML reads the section as a file has it: what is not named keeps its default.
 func TestContextEditingYAML(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]stages.Strategies{

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -38,7 +39,7 @@ func TestSummarize(t *testing.T) {
 		in := append([]chat.Msg{msg("system", sized("be kind ", 10))}, talk(18, 200)...)
 		return append(in, msg("user", sized("now ", total-3610)))
 	}
-	t.Run("CE-3 CE-5 exactly the threshold", func(t *testing.T) {
+	t.Run("exactly the threshold (CE-3 CE-5)", func(t *testing.T) {
 		t.Parallel()
 		who := &summariser{text: "S"}
 		s, _ := summaryStage(t, who, stages.Summarize, nil)
@@ -46,53 +47,55 @@ func TestSummarize(t *testing.T) {
 		require.Equal(t, string(body), string(shape(t, s, body).Request()))
 		require.Empty(t, who.calls)
 	})
-	t.Run("CE-5 CE-6 CE-10 CE-13 one above", func(t *testing.T) {
+	t.Run("one above (CE-5 CE-6 CE-10 CE-13)", func(t *testing.T) {
 		t.Parallel()
-		who := &summariser{text: "they said hello"}
-		s, _ := summaryStage(t, who, stages.Summarize, nil)
-		in := exact(4001)
-		c := call(request(in...))
-		c.Run, c.User, c.Deadline = "r1", "u1", time.Now().Add(time.Hour)
-		_, err := s.Before(t.Context(), c)
-		require.NoError(t, err)
-		require.Len(t, who.calls, 1)
-		got := chat.Messages(c.Request())
-		require.Equal(t, string(in[0].Raw), string(got[0].Raw), "nothing before the system prompt")
-		require.Equal(t, "user", got[1].Role())
-		require.True(t, strings.HasPrefix(got[1].Text(), "[Summary of the earlier conversation]\n"), got[1].Text())
-		require.Contains(t, got[1].Text(), "they said hello")
-		require.Equal(t, raws(in[len(in)-len(got)+2:]), raws(got[2:]), "CE-6 the recent part word for word")
-		require.Len(t, got, 2+9, "half of the threshold: the newest message and eight of 200")
-		e := edits(t, c)[0]
-		require.Equal(t, "made", e.Summary)
-		require.Equal(t, 10, e.Dropped)
+		synctest.Test(t, func(t *testing.T) {
+			who := &summariser{text: "they said hello"}
+			s, _ := summaryStage(t, who, stages.Summarize, nil)
+			in := exact(4001)
+			c := call(request(in...))
+			c.Run, c.User, c.Deadline = "r1", "u1", time.Now().Add(time.Hour)
+			_, err := s.Before(t.Context(), c)
+			require.NoError(t, err)
+			require.Len(t, who.calls, 1)
+			got := chat.Messages(c.Request())
+			require.Equal(t, string(in[0].Raw), string(got[0].Raw), "nothing before the system prompt")
+			require.Equal(t, "user", got[1].Role())
+			require.True(t, strings.HasPrefix(got[1].Text(), "[Summary of the earlier conversation]\n"), got[1].Text())
+			require.Contains(t, got[1].Text(), "they said hello")
+			require.Equal(t, raws(in[len(in)-len(got)+2:]), raws(got[2:]), "the recent part word for word (CE-6)")
+			require.Len(t, got, 2+9, "half of the threshold: the newest message and eight of 200")
+			e := edits(t, c)[0]
+			require.Equal(t, "made", e.Summary)
+			require.Equal(t, 10, e.Dropped)
 
-		k := who.calls[0]
-		require.Equal(t, [...]string{"acme", "s1", "r1", "u1", c.ID, "model"},
-			[...]string{k.Tenant, k.Session, k.Run, k.User, k.Parent, string(k.Kind)})
-		require.Subset(t, k.Skip, []string{"context-editing", "todo-list", "tool-selection", "sub-agent", "pair-repair"})
-		require.WithinDuration(t, time.Now().Add(20*time.Second), k.Deadline, 5*time.Second)
-		require.Equal(t, "m", chat.ModelName(k.Request()))
-		require.Contains(t, string(k.Request()), "user: 1 xxx")
-		require.NotContains(t, string(k.Request()), "be kind")
+			k := who.calls[0]
+			require.Equal(t, [...]string{"acme", "s1", "r1", "u1", c.ID, "model"},
+				[...]string{k.Tenant, k.Session, k.Run, k.User, k.Parent, string(k.Kind)})
+			require.Subset(t, k.Skip, []string{"context-editing", "todo-list", "tool-selection", "sub-agent", "pair-repair"})
+			require.Equal(t, time.Now().Add(20*time.Second).UTC(), k.Deadline)
+			require.Equal(t, "m", chat.ModelName(k.Request()))
+			require.Contains(t, string(k.Request()), "user: 1 xxx")
+			require.NotContains(t, string(k.Request()), "be kind")
 
-		again := call(request(in...))
-		_, err = s.Before(t.Context(), again)
-		require.NoError(t, err)
-		require.Len(t, who.calls, 1, "a redelivery pays nothing")
-		require.Equal(t, string(c.Request()), string(again.Request()), "CE-13")
-		require.Equal(t, "cached", edits(t, again)[0].Summary)
+			again := call(request(in...))
+			_, err = s.Before(t.Context(), again)
+			require.NoError(t, err)
+			require.Len(t, who.calls, 1, "a redelivery pays nothing")
+			require.Equal(t, string(c.Request()), string(again.Request()), "CE-13")
+			require.Equal(t, "cached", edits(t, again)[0].Summary)
 
-		standby := call(rawjson.SetFieldString(request(in...), "model", "standby"))
-		_, err = s.Before(t.Context(), standby)
-		require.NoError(t, err)
-		require.Len(t, who.calls, 1, "the standby of a fallback pays nothing")
+			standby := call(rawjson.SetFieldString(request(in...), "model", "standby"))
+			_, err = s.Before(t.Context(), standby)
+			require.NoError(t, err)
+			require.Len(t, who.calls, 1, "the standby of a fallback pays nothing")
 
-		other := call(request(in...))
-		other.Tenant = "other"
-		_, err = s.Before(t.Context(), other)
-		require.NoError(t, err)
-		require.Len(t, who.calls, 2, "summaries never cross tenants")
+			other := call(request(in...))
+			other.Tenant = "other"
+			_, err = s.Before(t.Context(), other)
+			require.NoError(t, err)
+			require.Len(t, who.calls, 2, "summaries never cross tenants")
+		})
 	})
 	for name, who := range map[string]*summariser{
 		"fault":       {fault: messages.NewFault(messages.ProviderError, "secret host")},
@@ -101,7 +104,7 @@ func TestSummarize(t *testing.T) {
 		"nobody":      nil,
 		"no deadline": {text: "S"},
 	} {
-		t.Run("CE-6 no summary: "+name, func(t *testing.T) {
+		t.Run("no summary: "+name+" (CE-6)", func(t *testing.T) {
 			t.Parallel()
 			var caller pipeline.Caller
 			if who != nil {
@@ -161,7 +164,7 @@ func TestHybrid(t *testing.T) {
 		in = append(in, msg("user", sized(id, 100)), calling(id+" f"), result(id, sized(id, 600)),
 			msg("assistant", sized(id, 100)))
 	}
-	t.Run("CE-9 summary, then window, within the budget", func(t *testing.T) {
+	t.Run("summary, then window, within the budget (CE-9)", func(t *testing.T) {
 		t.Parallel()
 		s, _ := summaryStage(t, &summariser{text: strings.Repeat("many words ", 5000)}, stages.Hybrid, nil)
 		c := shape(t, s, request(in...))
@@ -172,13 +175,13 @@ func TestHybrid(t *testing.T) {
 		require.Equal(t, raws(in[len(in)-3*4:]), raws(got[2:]), "three rounds of 900 fit into what a step leaves")
 		require.False(t, edits(t, c)[0].Over)
 	})
-	t.Run("CE-9 at most window-rounds", func(t *testing.T) {
+	t.Run("at most window-rounds (CE-9)", func(t *testing.T) {
 		t.Parallel()
 		s, _ := summaryStage(t, &summariser{text: "S"}, stages.Hybrid, func(c *editing) { c.WindowRounds = 3 })
 		got := chat.Messages(shape(t, s, request(in...)).Request())
 		require.Equal(t, raws(in[len(in)-2*4:]), raws(got[2:]), "two after a step, so that one may come")
 	})
-	t.Run("CE-9 the newest round alone exceeds the budget", func(t *testing.T) {
+	t.Run("the newest round alone exceeds the budget (CE-9)", func(t *testing.T) {
 		t.Parallel()
 		who := &summariser{text: "S"}
 		s, _ := summaryStage(t, who, stages.Hybrid, func(c *editing) { c.MaxTokens = 500 })
@@ -191,7 +194,7 @@ func TestHybrid(t *testing.T) {
 		require.True(t, edits(t, alone)[0].Over)
 		require.Len(t, who.calls, 1)
 	})
-	t.Run("CE-9 a small budget still gets a summary", func(t *testing.T) {
+	t.Run("a small budget still gets a summary (CE-9)", func(t *testing.T) {
 		t.Parallel()
 		s, _ := summaryStage(t, &summariser{text: "they met in Oslo"}, stages.Hybrid, func(c *editing) { c.MaxTokens = 100 })
 		in := talk(10, 20)
@@ -201,7 +204,7 @@ func TestHybrid(t *testing.T) {
 		require.Equal(t, raws(in[len(in)-len(got)+1:]), raws(got[1:]))
 		require.LessOrEqual(t, conversation.Chars{}.Count("", got), 100)
 	})
-	t.Run("CE-9 no summary to be had: the window alone", func(t *testing.T) {
+	t.Run("no summary to be had: the window alone (CE-9)", func(t *testing.T) {
 		t.Parallel()
 		s, _ := summaryStage(t, &summariser{fault: messages.NewFault(messages.ProviderError, "x")}, stages.Hybrid, nil)
 		c := shape(t, s, request(in...))

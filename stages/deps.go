@@ -10,7 +10,8 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
-// Deps is what stages depend on. Host fills it; tests fill what the stage at hand needs.
+// Deps is what stages depend on. Host fills it; tests fill what the stage at hand needs. [Spec.Make] sets Log and
+// Parser where they are nil.
 type Deps struct {
 	Log *slog.Logger
 	// Store returns the named store: cache, retry, todo, limits. Never nil.
@@ -46,4 +47,12 @@ type Deps struct {
 	// Explicit reports whether a key of the configuration was written by the operator; nil means that it is not known
 	// here.
 	Explicit func(path string) bool
+}
+
+// rules are what fills in for tools that do not declare something.
+func (d Deps) rules() tool.Rules {
+	if d.Rules != nil {
+		return *d.Rules
+	}
+	return tool.DefaultRules()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -28,6 +29,9 @@ type harness struct {
 	Delays []time.Duration // what Again asked to wait; the harness does not wait
 	// Held answers a question, as the bus would hand the answer in: the phase runs again with it.
 	Held func(question json.RawMessage, expires time.Duration) (answer json.RawMessage)
+	// Late runs the copy after the phase, so that the first delivery counts and not the second; both must give the same
+	// bodies.
+	Late bool
 }
 
 func (h *harness) Call(t testing.TB, ctx context.Context, c *messages.Call) *messages.Call {
@@ -44,15 +48,8 @@ func (h *harness) Call(t testing.TB, ctx context.Context, c *messages.Call) *mes
 		case next.Where == pipeline.ToTarget:
 			next = pipeline.RunTarget(ctx, h.Target, c, func([]byte) error { return nil })
 		case next.Where == pipeline.ToStage:
-			name, _ := c.Slip.Stage()
-			s := h.find(t, name)
-			_, lost, err := pipelinetest.StepOverWire(ctx, s, harnessWire(t, c))
-			require.NoError(t, err)
 			var r pipeline.Report
-			next, r, err = pipelinetest.StepOverWire(ctx, s, c)
-			require.NoError(t, err)
-			require.Empty(t, r.Stack, "stage %s panicked: %v", name, r.Err)
-			require.Equal(t, lost.Verdict.String(), r.Verdict.String(), "stage %s decides otherwise the second time", name)
+			next, r = h.step(t, ctx, c)
 			if r.Verdict.String() == "Again" {
 				h.Delays = append(h.Delays, next.Delay)
 			}
@@ -66,6 +63,31 @@ func (h *harness) Call(t testing.TB, ctx context.Context, c *messages.Call) *mes
 			t.Fatalf("the call is at place %d", next.Where)
 		}
 	}
+}
+
+// step runs one phase, and once more on a copy.
+func (h *harness) step(t testing.TB, ctx context.Context, c *messages.Call) (pipeline.Next, pipeline.Report) {
+	t.Helper()
+	name, _ := c.Slip.Stage()
+	twin := harnessWire(t, c)
+	run := func(c *messages.Call) (pipeline.Next, pipeline.Report) {
+		next, r, err := pipelinetest.StepOverWire(ctx, h.find(t, name), c)
+		require.NoError(t, err)
+		require.Empty(t, r.Stack, "stage %s panicked: %v", name, r.Err)
+		return next, r
+	}
+	var lost pipeline.Report
+	if !h.Late {
+		_, lost = run(twin)
+	}
+	next, r := run(c)
+	if h.Late {
+		_, lost = run(twin)
+		require.Equal(t, string(c.Request()), string(twin.Request()), "stage %s edits otherwise the second time", name)
+		require.Equal(t, string(c.Reply()), string(twin.Reply()), "stage %s answers otherwise the second time", name)
+	}
+	require.Equal(t, lost.Verdict.String(), r.Verdict.String(), "stage %s decides otherwise the second time", name)
+	return next, r
 }
 
 func (h *harness) find(t testing.TB, name string) pipeline.Stage {
@@ -104,22 +126,45 @@ func harnessDeps() stages.Deps {
 
 // harnessMake makes a stage of the registry from YAML, as the configuration would.
 func harnessMake(kind messages.Kind, name, config string, d stages.Deps) (pipeline.Stage, bool, error) {
-	if d.Texts == "" { // the rows quote the documents
+	return harnessSpec(kind, name, d, func(cfg any) error {
+		if config == "" {
+			return nil
+		}
+		return yaml.UnmarshalWithOptions([]byte(config), cfg, yaml.Strict())
+	})
+}
+
+// stageNamed makes the first stage of the registry that has the name; edit changes its default configuration.
+func stageNamed(t testing.TB, name string, d stages.Deps, edit func(config any)) (pipeline.Stage, error) {
+	t.Helper()
+	s, _, err := harnessSpec("", name, d, func(cfg any) error {
+		if edit != nil {
+			edit(cfg)
+		}
+		return nil
+	})
+	return s, err
+}
+
+// harnessSpec makes a stage of the registry, of any kind if none is given.
+func harnessSpec(
+	kind messages.Kind, name string, d stages.Deps, edit func(cfg any) error,
+) (s pipeline.Stage, on bool, err error) {
+	if d.Texts == "" { // the tests quote the specification
 		d.Texts = "zh"
 	}
-	for _, spec := range stages.All() {
-		if spec.Name != name || spec.Kind != kind {
-			continue
-		}
-		cfg := spec.Config()
-		if config != "" {
-			if err := yaml.UnmarshalWithOptions([]byte(config), cfg, yaml.Strict()); err != nil {
-				return pipeline.Stage{}, false, err
-			}
-		}
-		return spec.Make(cfg, d)
+	i := slices.IndexFunc(stages.All(), func(s stages.Spec) bool {
+		return s.Name == name && (kind == "" || s.Kind == kind)
+	})
+	if i < 0 {
+		return s, false, errors.New("no such stage: " + name)
 	}
-	return pipeline.Stage{}, false, errors.New("no such stage: " + name)
+	spec := stages.All()[i]
+	cfg := spec.Config()
+	if err := edit(cfg); err != nil {
+		return s, false, err
+	}
+	return spec.Make(cfg, d)
 }
 
 func harnessModel(t testing.TB, name, config string, d stages.Deps) pipeline.Stage {

@@ -79,7 +79,7 @@ func TestEvictionOfStreams(t *testing.T) {
 	t.Parallel()
 	big := strings.Repeat("a", 85000)
 	bothEvictions(t, func(t *testing.T, make func(string, ...chainTool) evictions) {
-		t.Run("EV-13 EV-3 EV-4", func(t *testing.T) {
+		t.Run("the beginning passes, the rest is replaced (EV-13 EV-3 EV-4)", func(t *testing.T) {
 			e := make("enabled: true", pieces(reading("t"), big, 1000, nil))
 			c := toolCall("t", `{}`)
 			c.Tenant, c.Agent = "default", "g1"
@@ -95,7 +95,7 @@ func TestEvictionOfStreams(t *testing.T) {
 			again := e.Stream(t, toolCall("t", `{"other":1}`))
 			require.NotEqual(t, at, path(t, again.call))
 		})
-		t.Run("EV-13 X-5 a hit is shown whole", func(t *testing.T) {
+		t.Run("a hit is shown whole (EV-13 X-5)", func(t *testing.T) {
 			e := make("enabled: true", pieces(reading("t"), big, 5000, nil))
 			first, second := e.Stream(t, toolCall("t", `{}`)), e.Stream(t, toolCall("t", `{}`))
 			require.True(t, second.call.Flag(messages.NoteCacheHit))
@@ -105,7 +105,7 @@ func TestEvictionOfStreams(t *testing.T) {
 			plain, _ := e.Plain(t, toolCall("t", `{}`)).ReplyText()
 			require.Equal(t, first.whole, plain)
 		})
-		t.Run("EV-13 EV-1", func(t *testing.T) {
+		t.Run("up to the limit all of it passes (EV-13 EV-1)", func(t *testing.T) {
 			for _, n := range []int{0, 1, 79000, 80000, 80003} {
 				e := make("enabled: true", pieces(reading("t"), strings.Repeat("汉", n)+".", 4999, nil))
 				s := e.Stream(t, toolCall("t", `{}`))
@@ -117,7 +117,7 @@ func TestEvictionOfStreams(t *testing.T) {
 				require.Equal(t, strings.Repeat("汉", n)+".", s.whole)
 			}
 		})
-		t.Run("EV-13 a source error after the limit", func(t *testing.T) {
+		t.Run("a source error after the limit (EV-13)", func(t *testing.T) {
 			e := make("enabled: true", pieces(reading("t"), big, 1000, errors.New("the disk is gone")))
 			s := e.Stream(t, toolCall("t", `{}`))
 			require.NotNil(t, s.fault)
@@ -128,18 +128,18 @@ func TestEvictionOfStreams(t *testing.T) {
 			require.NotContains(t, s.whole, "已保存")
 			require.Empty(t, fallbackOf(s.call), "and no stand-in")
 		})
-		t.Run("EV-13 whole for whom does not stream", func(t *testing.T) {
+		t.Run("whole for whom does not stream (EV-13)", func(t *testing.T) {
 			e := make("enabled: true", pieces(reading("t"), big, 1000, nil))
 			text, _ := e.Plain(t, toolCall("t", `{}`)).ReplyText()
 			require.True(t, strings.HasPrefix(text, big[:500]+"...\n["), "the sample, as ever")
 		})
-		t.Run("EV-13 no limit", func(t *testing.T) {
+		t.Run("no limit (EV-13)", func(t *testing.T) {
 			d := reading("t")
 			d.MaxResult = -1
 			e := make("enabled: true", pieces(d, big, 1000, nil))
 			require.Equal(t, big, e.Stream(t, toolCall("t", `{}`)).before)
 		})
-		t.Run("EV-13 a limit with no room for the lines", func(t *testing.T) {
+		t.Run("a limit with no room for the lines (EV-13)", func(t *testing.T) {
 			d := reading("t")
 			d.MaxResult = 5
 			e := make("enabled: true", pieces(d, big, 1000, nil))
@@ -147,7 +147,7 @@ func TestEvictionOfStreams(t *testing.T) {
 			require.Empty(t, s.before)
 			require.True(t, strings.HasPrefix(s.whole, big[:500]+"...\n["))
 		})
-		t.Run("EV-13 structured content", func(t *testing.T) {
+		t.Run("structured content (EV-13)", func(t *testing.T) {
 			structured := []byte(`{"v":"` + big + `"}`)
 			e := make("enabled: true", streams(reading("t"),
 				func(_ context.Context, _ int, inv toolbox.Invocation) (toolbox.Result, error) {
@@ -161,7 +161,7 @@ func TestEvictionOfStreams(t *testing.T) {
 			require.Equal(t, string(structured), whole(t, e.reader, "t1", path(t, s.call)))
 		})
 	})
-	t.Run("EV-13 EV-6", func(t *testing.T) {
+	t.Run("what cannot be saved is cut (EV-13 EV-6)", func(t *testing.T) {
 		c := newToolChain(t, stages.Deps{}, nil, pieces(reading("t"), big, 1000, nil))
 		s := c.Stream(t, toolCall("t", `{}`))
 		require.Nil(t, s.fault)
@@ -180,7 +180,7 @@ func fallbackOf(c *messages.Call) (mark string) {
 // reply is what it is without a stream, up to the length of its sample.
 func TestStreamsThroughToolStages(t *testing.T) {
 	t.Parallel()
-	t.Run("EV-13 any text in any pieces", func(t *testing.T) {
+	t.Run("any text in any pieces (EV-13)", func(t *testing.T) {
 		t.Parallel()
 		rapid.Check(t, func(rt *rapid.T) {
 			text := rapid.OneOf(rapid.StringN(1, 700, -1),

@@ -118,7 +118,7 @@ func TestEviction(t *testing.T) {
 	t.Parallel()
 	big := strings.Repeat("a", 85000)
 	bothEvictions(t, func(t *testing.T, make func(string, ...chainTool) evictions) {
-		t.Run("EV-1 S0-EVICT-3", func(t *testing.T) {
+		t.Run("up to the limit it stays (EV-1 S0-EVICT-3)", func(t *testing.T) {
 			e := make("enabled: true", gives(reading("t"), strings.Repeat("a", 80000)),
 				gives(reading("u"), strings.Repeat("a", 80003)), gives(reading("v"), strings.Repeat("a", 80004)))
 			for name, n := range map[string]int{"t": 80000, "u": 80003} {
@@ -127,7 +127,7 @@ func TestEviction(t *testing.T) {
 			}
 			path(t, e.send(t, "v", ""))
 		})
-		t.Run("EV-3 EV-4 EV-5", func(t *testing.T) {
+		t.Run("above it the whole is saved (EV-3 EV-4 EV-5)", func(t *testing.T) {
 			e := make("enabled: true", gives(reading("t"), big), gives(reading("n"), big),
 				gives(reading("j"), `{"v":"`+big+`"}`), gives(reading("q"), string(rawjson.Encode(big))))
 			out := e.send(t, "t", "g1")
@@ -153,14 +153,14 @@ func TestEviction(t *testing.T) {
 			require.Equal(t, `{"v":"`+big+`"}`, whole(t, e.reader, "default", path(t, e.send(t, "j", ""))))
 			require.Equal(t, big, whole(t, e.reader, "default", path(t, e.send(t, "q", ""))), "a JSON string is its text")
 		})
-		t.Run("X-5 a hit is no larger", func(t *testing.T) {
+		t.Run("a hit is no larger (X-5)", func(t *testing.T) {
 			e := make("enabled: true", gives(reading("t"), big))
 			first, second := e.send(t, "t", ""), e.send(t, "t", "")
 			require.True(t, second.Flag(messages.NoteCacheHit))
 			require.Equal(t, first.Reply(), second.Reply())
 			require.Equal(t, 1, e.Runs("t"))
 		})
-		t.Run("EV-9", func(t *testing.T) {
+		t.Run("characters are counted, not bytes (EV-9)", func(t *testing.T) {
 			cjk := strings.Repeat("汉字👍", 10000)
 			e := make("token-threshold: 1000, preserve-sample-chars: 2", gives(reading("t"), cjk))
 			out := e.send(t, "t", "")
@@ -169,12 +169,12 @@ func TestEviction(t *testing.T) {
 			require.Contains(t, text, "30000 chars, Token≈7500")
 			require.Equal(t, cjk, whole(t, e.reader, "default", path(t, out)))
 		})
-		t.Run("EV-10", func(t *testing.T) {
+		t.Run("switched off, all of it passes (EV-10)", func(t *testing.T) {
 			e := make("enabled: false", gives(reading("t"), strings.Repeat("a", 1<<20)))
 			text, _ := e.send(t, "t", "").ReplyText()
 			require.Len(t, text, 1<<20)
 		})
-		t.Run("EV-11 max-result", func(t *testing.T) {
+		t.Run("max-result (EV-11)", func(t *testing.T) {
 			never, low := reading("never"), reading("low")
 			never.MaxResult, low.MaxResult = -1, 10
 			part := gives(evicted.Tool(), big)
@@ -186,7 +186,7 @@ func TestEviction(t *testing.T) {
 			}
 			path(t, e.send(t, "low", ""))
 		})
-		t.Run("EV-12 names", func(t *testing.T) {
+		t.Run("names (EV-12)", func(t *testing.T) {
 			long := strings.Repeat("n", 128)
 			e := make("enabled: true", gives(reading(long), big))
 			for _, agent := range []string{strings.Repeat("ü", 1500), "../../etc", "a/b", "CON", "nul\x00", "."} {
@@ -209,7 +209,7 @@ func TestEviction(t *testing.T) {
 func TestEvictionCollision(t *testing.T) {
 	t.Parallel()
 	for _, where := range []string{"object", "dir"} {
-		t.Run("EV-8 "+where, func(t *testing.T) {
+		t.Run(""+where+" (EV-8)", func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			synctest.Test(t, func(t *testing.T) {
@@ -239,10 +239,10 @@ func TestEvictionFailure(t *testing.T) {
 		config string
 		d      stages.Deps
 	}{
-		"EV-6 dir":      {config: fmt.Sprintf("{eviction-store: dir, eviction-dir: %q}", file)},
-		"EV-6 object":   {d: stages.Deps{Objects: &memoryObjects{err: errors.New("full")}}},
-		"EV-6 no store": {},
-		"EV-6 the KV store too": {d: stages.Deps{Objects: &memoryObjects{},
+		"dir (EV-6)":      {config: fmt.Sprintf("{eviction-store: dir, eviction-dir: %q}", file)},
+		"object (EV-6)":   {d: stages.Deps{Objects: &memoryObjects{err: errors.New("full")}}},
+		"no store (EV-6)": {},
+		"the KV store too (EV-6)": {d: stages.Deps{Objects: &memoryObjects{},
 			Store: func(string) pipeline.Store { return harnessDown{} }}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -307,7 +307,7 @@ func TestEvictionSweepsItsDirectory(t *testing.T) {
 	require.NoError(t, os.Chtimes(old, time.Time{}, time.Now().Add(-24*time.Hour)))
 	require.NoError(t, c.stage(t, "large-result-eviction").Sweep(t.Context()))
 	require.NoFileExists(t, old)
-	require.FileExists(t, young, "contracts 14: kept 24 h")
+	require.FileExists(t, young, "kept for 24 h")
 }
 
 // Whatever is evicted can be read back whole, and what stays is valid text within its bounds.

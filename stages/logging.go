@@ -20,7 +20,7 @@ type LoggingConfig struct {
 	Sample float64 `yaml:"sample" json:"sample" doc:"Share of the calls that are logged, 0 to 1."`
 }
 
-// LogRecord is one model call as the model really got and gave it, once for each attempt (S0-LOG-1). Bodies are there
+// LogRecord is one model call as the model really got and gave it, once for each attempt. Bodies are there
 // only with bodies: true.
 type LogRecord struct {
 	Record  string    `json:"record"` // "<call>.log.<attempt>", the same on a redelivery
@@ -69,19 +69,26 @@ func (c *LoggingConfig) Validate() error {
 }
 
 // newLogging makes the innermost stage: one log line when a request goes to the model and one, with a record for the
-// audit stream, when it comes back, for each attempt of retry and fallback. Without bodies the lines are of level DEBUG. Which calls are in the sample follows
-// from the call id, so both lines of a call, and all its attempts, are there or are not. It fails open.
+// audit stream, when it comes back, for each attempt of retry and fallback. Without bodies the lines are of level
+// DEBUG. Which calls are in the sample follows from the call id, so both lines of a call, and all its attempts, are
+// there or are not. It fails open.
 func newLogging(cfg *LoggingConfig, d Deps) (pipeline.Stage, error) {
 	l := &logging{cfg: *cfg, deps: d}
-	return pipeline.Stage{Before: l.before, After: l.after, Reads: []string{"request", "reply", "fault"}, Writes: []string{"log"}}, nil
+	return pipeline.Stage{Before: l.before, After: l.after, Plain: l.plain, Reads: []string{"request", "reply", "fault"},
+		Writes: []string{"log"}}, nil
+}
+
+// plain reports whether the phase writes nothing.
+func (l *logging) plain(c *messages.Call) bool {
+	return !l.sampled(c) || !c.Slip.Back && !l.deps.Log.Enabled(context.Background(), l.level())
 }
 
 func (l *logging) sampled(c *messages.Call) bool {
 	return unitHash("logging", c.ID) < l.cfg.Sample
 }
 
-// level is that of both lines. Who wants the bodies reads them in the log; else the log has one line for a call, that of
-// its request, and these are for a closer look.
+// level is that of both lines. Who wants the bodies reads them in the log; else the log has one line for a call, that
+// of its request, and these are for a closer look.
 func (l *logging) level() slog.Level {
 	if l.cfg.Bodies {
 		return slog.LevelInfo
@@ -93,14 +100,16 @@ func (l *logging) before(ctx context.Context, c *messages.Call) (pipeline.Verdic
 	if !l.sampled(c) {
 		return pipeline.Continue(), nil
 	}
-	attrs := []slog.Attr{
-		slog.String("call", c.ID), slog.String("tenant", c.Tenant), slog.Int("attempt", c.Slip.Tries+1),
-		slog.String("model", view.ModelName(c.Request())), slog.Int("bytes", len(c.Request())),
+	if l.deps.Log.Enabled(ctx, l.level()) {
+		attrs := []slog.Attr{
+			slog.String("call", c.ID), slog.String("tenant", c.Tenant), slog.Int("attempt", c.Slip.Tries+1),
+			slog.String("model", view.ModelName(c.Request())), slog.Int("bytes", len(c.Request())),
+		}
+		if l.cfg.Bodies {
+			attrs = append(attrs, slog.String("body", string(c.Request())))
+		}
+		l.deps.Log.LogAttrs(ctx, l.level(), "model request", attrs...)
 	}
-	if l.cfg.Bodies {
-		attrs = append(attrs, slog.String("body", string(c.Request())))
-	}
-	l.deps.Log.LogAttrs(ctx, l.level(), "model request", attrs...)
 	return pipeline.Continue(), c.SetState(loggingState{Begin: time.Now()})
 }
 
@@ -109,10 +118,25 @@ func (l *logging) after(ctx context.Context, c *messages.Call) (pipeline.Verdict
 		return pipeline.Continue(), nil
 	}
 	r := l.record(c)
+	if l.deps.Log.Enabled(ctx, l.level()) {
+		l.deps.Log.LogAttrs(ctx, l.level(), "model reply", l.told(r)...)
+	}
+	if l.deps.Publish == nil {
+		return pipeline.Continue(), nil
+	}
+	if err := l.deps.Publish(context.WithoutCancel(ctx), "audit", r); err != nil {
+		return pipeline.Continue(), fmt.Errorf("logging: publish: %w", err)
+	}
+	return pipeline.Continue(), nil
+}
+
+// told is what the log says of a reply.
+func (l *logging) told(r LogRecord) []slog.Attr {
 	attrs := []slog.Attr{
-		slog.String("call", r.Call), slog.String("tenant", r.Tenant), slog.Int("attempt", r.Attempt), slog.String("model", r.Model),
-		slog.Int64("ms", r.DurationMs), slog.Any("finish", r.Finish), slog.Int("toolCalls", r.ToolCalls),
-		slog.Int64("inputTokens", r.InputTokens), slog.Int64("outputTokens", r.OutputTokens),
+		slog.String("call", r.Call), slog.String("tenant", r.Tenant), slog.Int("attempt", r.Attempt),
+		slog.String("model", r.Model), slog.Int64("ms", r.DurationMs), slog.Any("finish", r.Finish),
+		slog.Int("toolCalls", r.ToolCalls), slog.Int64("inputTokens", r.InputTokens),
+		slog.Int64("outputTokens", r.OutputTokens),
 	}
 	if r.Reply != nil {
 		attrs = append(attrs, slog.Int("bytes", r.Reply.Bytes))
@@ -124,14 +148,7 @@ func (l *logging) after(ctx context.Context, c *messages.Call) (pipeline.Verdict
 		attrs = append(attrs,
 			slog.String("code", string(r.Code)), slog.String("origin", r.Origin), slog.String("reason", r.Reason))
 	}
-	l.deps.Log.LogAttrs(ctx, l.level(), "model reply", attrs...)
-	if l.deps.Publish == nil {
-		return pipeline.Continue(), nil
-	}
-	if err := l.deps.Publish(context.WithoutCancel(ctx), "audit", r); err != nil {
-		return pipeline.Continue(), fmt.Errorf("logging: publish: %w", err)
-	}
-	return pipeline.Continue(), nil
+	return attrs
 }
 
 func (l *logging) record(c *messages.Call) LogRecord {

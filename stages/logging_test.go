@@ -30,7 +30,7 @@ func TestLogging(t *testing.T) {
 		}
 		return r, log
 	}
-	t.Run("S0-LOG-1 each attempt, no bodies", func(t *testing.T) {
+	t.Run("each attempt, no bodies (S0-LOG-1)", func(t *testing.T) {
 		t.Parallel()
 		r, log := run(t, "", 1)
 		require.Len(t, r.Out, 2)
@@ -46,7 +46,7 @@ func TestLogging(t *testing.T) {
 		require.Contains(t, log.String(), `"code":"provider_error"`)
 		require.NotRegexp(t, `"level":"(INFO|WARN)"[^\n]*"model re`, log.String(), "the request's own line says it once")
 	})
-	t.Run("S0-LOG-1 bodies as they were", func(t *testing.T) {
+	t.Run("bodies as they were (S0-LOG-1)", func(t *testing.T) {
 		t.Parallel()
 		r, log := run(t, "bodies: true", 1)
 		require.Contains(t, string(r.Raw), `"requestBody":`+body)

@@ -2,9 +2,6 @@ package stages
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -164,8 +161,8 @@ func storable(c *messages.Call, reply []byte) bool {
 	return true
 }
 
-// modelCacheKey is the SHA-256 over the tenant, the model and the request, each with its length before it, so that no
-// part can reach into another. ok is false for a request that is not a JSON object.
+// modelCacheKey is a hash of the tenant, the model and the request. ok is false for a request that is not a JSON
+// object.
 func modelCacheKey(c *messages.Call) (key string, ok bool) {
 	request := c.Request()
 	if len(request) == 0 || request[0] != '{' {
@@ -176,14 +173,10 @@ func modelCacheKey(c *messages.Call) (key string, ok bool) {
 	if err != nil {
 		return "", false
 	}
-	h := sha256.New()
 	kind := "model-cache/1"
 	if w := c.Wire.Or(); w != messages.ChatWire {
 		kind += "/" + string(w)
 	}
-	for _, part := range [][]byte{[]byte(kind), []byte(c.Tenant), []byte(view.ModelName(request)), body} {
-		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
-		h.Write(part)
-	}
-	return modelCachePrefix + messages.Key(c.Tenant, hex.EncodeToString(h.Sum(nil))), true
+	hash := hashOf(kind, c.Tenant, view.ModelName(request), string(body))
+	return modelCachePrefix + messages.Key(c.Tenant, hash), true
 }

@@ -24,13 +24,13 @@ func TestModelCacheKey(t *testing.T) {
 		calls  int
 	}{
 		"same":                    {base, "t1", 1},
-		"CA-2 other key order":    {`{"messages":[{"content":"hi","role":"user"}],"temperature":1.0,"model":"p"}`, "t1", 1},
+		"other key order (CA-2)":  {`{"messages":[{"content":"hi","role":"user"}],"temperature":1.0,"model":"p"}`, "t1", 1},
 		"streamed":                {`{"stream":true,"stream_options":{"include_usage":true},` + base[1:], "t1", 1},
 		"other temperature":       {strings.Replace(base, ":1,", ":1.1,", 1), "t1", 2},
 		"other model":             {strings.Replace(base, `"p"`, `"q"`, 1), "t1", 2},
 		"unknown field counts":    {`{"x":1,` + base[1:], "t1", 2},
 		"seeds above 2^53 differ": {`{"seed":9007199254740993,` + base[1:], "t1", 2},
-		"CA-15 another tenant":    {base, "t2", 2},
+		"another tenant (CA-15)":  {base, "t2", 2},
 		"tool definitions":        {`{"tools":[],` + base[1:], "t1", 2},
 		"content parts, not string": {
 			`{"model":"p","temperature":1,"messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}]}`, "t1", 2},
@@ -75,7 +75,7 @@ func TestModelCacheStores(t *testing.T) {
 		line  any
 		calls int
 	}{
-		"CA-5 a fault":          {providerFault(messages.ProviderError), 2},
+		"a fault (CA-5)":        {providerFault(messages.ProviderError), 2},
 		"empty":                 {choice(`""`, `"stop"`), 2},
 		"cut by length":         {choice(`"a"`, `"length"`), 2},
 		"not finished":          {choice(`"a"`, `null`), 2},
@@ -141,7 +141,7 @@ func TestModelCacheWishes(t *testing.T) {
 
 func TestModelCacheStore(t *testing.T) {
 	t.Parallel()
-	t.Run("CA-6 ttl", func(t *testing.T) {
+	t.Run("ttl (CA-6)", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			script := &harnessScript{Lines: map[string][]any{"p": {"one"}}}
@@ -153,7 +153,7 @@ func TestModelCacheStore(t *testing.T) {
 			}
 		})
 	})
-	t.Run("CA-13 max-entries", func(t *testing.T) {
+	t.Run("max-entries (CA-13)", func(t *testing.T) {
 		t.Parallel()
 		d := harnessDeps()
 		script := &harnessScript{Lines: map[string][]any{"p": {"one"}}}

@@ -69,7 +69,7 @@ func newModelFallback(cfg *ModelFallbackConfig, d Deps) (pipeline.Stage, error) 
 		return pipeline.Stage{}, err
 	}
 	return pipeline.Stage{
-		Role: pipeline.RoleFallback, After: m.after, Keep: true, Standbys: m.standbysLeft,
+		Role: pipeline.RoleFallback, After: m.after, Keep: true, Standbys: m.standbysLeft, Plain: answered,
 		Reads:  []string{"fault", "request.model", "reply", pipeline.ReadKept},
 		Writes: []string{"request.model", "reply", "retry.fallback"},
 	}, nil
@@ -111,7 +111,7 @@ func (m *modelFallback) configure(cfg *ModelFallbackConfig, d Deps) error {
 			skipped = append(skipped, name)
 		}
 	}
-	if len(skipped) > 0 && d.Log != nil {
+	if len(skipped) > 0 {
 		d.Log.Info("default standby models that no provider lists by name are skipped", "skipped", skipped, "left", m.models)
 	}
 	return nil
@@ -174,6 +174,11 @@ func (m *modelFallback) after(ctx context.Context, c *messages.Call) (pipeline.V
 		return m.end(c), nil // the caller is gone
 	}
 	return m.next(ctx, c, st, ours)
+}
+
+// answered reports whether the model has answered: then there is nothing to do.
+func answered(c *messages.Call) bool {
+	return c.Fault == nil && !view.EmptyReply(view.Of(c.Wire), c.Reply())
 }
 
 // next sends the call inward with the next standby, or ends it with what the primary said.
@@ -256,8 +261,7 @@ func (m *modelFallback) request(kept []byte, primary, standby string) []byte {
 // end closes the stage's part in the call. The flag goes away on every path, and so does the kept request.
 func (m *modelFallback) end(c *messages.Call) pipeline.Verdict {
 	c.Unnote(messages.NoteIsFallback)
-	stage, _ := c.Slip.Stage()
-	c.Forget(stage)
+	forget(c)
 	return pipeline.Continue()
 }
 

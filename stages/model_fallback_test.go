@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -42,21 +43,22 @@ func TestModelFallback(t *testing.T) {
 		code     messages.Code
 		reply    []byte
 	}{
-		"FB-1 success": {lines: map[string][]any{"p": {"hi"}}, asked: []string{"p"}, text: "hi"},
-		"FB-2 standby": {lines: map[string][]any{"p": {down}, "m1": {"one"}, "m2": {"two"}}, asked: []string{"p", "m1"},
+		"success (FB-1)": {lines: map[string][]any{"p": {"hi"}}, asked: []string{"p"}, text: "hi"},
+		"standby (FB-2)": {lines: map[string][]any{"p": {down}, "m1": {"one"}, "m2": {"two"}}, asked: []string{"p", "m1"},
 			text:     "one",
 			degraded: "model-fallback;model=m1"},
-		"FB-3 empty text": {lines: map[string][]any{"p": {empty}, "m1": {"one"}}, asked: []string{"p", "m1"}, text: "one",
+		"empty text (FB-3)": {lines: map[string][]any{"p": {empty}, "m1": {"one"}}, asked: []string{"p", "m1"}, text: "one",
 			degraded: "model-fallback;model=m1"},
-		"FB-3 tool call only is a reply": {lines: map[string][]any{"p": {toolOnly}}, asked: []string{"p"},
+		"tool call only is a reply (FB-3)": {lines: map[string][]any{"p": {toolOnly}}, asked: []string{"p"},
 			reply: toolOnly},
-		"FB-3 text in the second choice (n2)": {lines: map[string][]any{"p": {second}}, asked: []string{"p"}, reply: second},
-		"FB-3 all empty: the original reply, byte for byte": {lines: map[string][]any{"p": {empty}, "m1": {down},
+		"text in the second choice (n2) (FB-3)": {lines: map[string][]any{"p": {second}}, asked: []string{"p"},
+			reply: second},
+		"all empty: the original reply, byte for byte (FB-3)": {lines: map[string][]any{"p": {empty}, "m1": {down},
 			"m2": {down}, "m3": {down}},
 			asked: []string{"p", "m1", "m1", "m2", "m2", "m3", "m3"}, reply: empty},
-		"FB-4 m1 fails twice": {lines: map[string][]any{"p": {down}, "m1": {down, empty}, "m2": {"two"}},
+		"m1 fails twice (FB-4)": {lines: map[string][]any{"p": {down}, "m1": {down, empty}, "m2": {"two"}},
 			asked: []string{"p", "m1", "m1", "m2"}, text: "two", degraded: "model-fallback;model=m2"},
-		"FB-5 all fail; a key that is refused is not tried twice": {
+		"all fail; a key that is refused is not tried twice (FB-5)": {
 			lines: map[string][]any{"p": {providerFault(messages.ProviderTimeout)}, "m1": {down}, "m2": {down},
 				"m3": {providerFault(messages.ProviderAuth)}},
 			asked: []string{"p", "m1", "m1", "m2", "m2", "m3"}, code: messages.ProviderTimeout},
@@ -67,14 +69,14 @@ func TestModelFallback(t *testing.T) {
 			asked: []string{"p", "m1"}, text: "one", degraded: "model-fallback;model=m1"},
 		"fallback-on narrows": {config: "fallback-on: [provider_quota]", lines: map[string][]any{"p": {down}},
 			asked: []string{"p"}, code: messages.ProviderError},
-		"FB-9 after the first chunk": {lines: map[string][]any{"p": {providerFault(messages.StreamCut)}},
+		"after the first chunk (FB-9)": {lines: map[string][]any{"p": {providerFault(messages.StreamCut)}},
 			asked: []string{"p"}, code: messages.StreamCut},
-		"FB-9 standby cut": {lines: map[string][]any{"p": {down}, "m1": {providerFault(messages.StreamCut)}},
+		"standby cut (FB-9)": {lines: map[string][]any{"p": {down}, "m1": {providerFault(messages.StreamCut)}},
 			asked: []string{"p", "m1"}, code: messages.StreamCut},
-		"FB-10 cancel": {lines: map[string][]any{"p": {messages.NewFault(messages.Cancelled, "left").From("caller")}},
+		"cancel (FB-10)": {lines: map[string][]any{"p": {messages.NewFault(messages.Cancelled, "left").From("caller")}},
 			asked: []string{"p"},
 			code:  messages.Cancelled},
-		"FB-10 cancelled at the standby": {lines: map[string][]any{"p": {down},
+		"cancelled at the standby (FB-10)": {lines: map[string][]any{"p": {down},
 			"m1": {messages.NewFault(messages.Cancelled, "left").From("caller")}},
 			asked: []string{"p", "m1"}, code: messages.Cancelled},
 		"standby equal to the failing model": {body: `{"model":"m1","messages":[]}`,
@@ -82,48 +84,50 @@ func TestModelFallback(t *testing.T) {
 			asked: []string{"m1", "m2"}, text: "two", degraded: "model-fallback;model=m2"},
 		"max-retries 0": {config: "max-retries: 0", lines: map[string][]any{"p": {down}}, asked: []string{"p"},
 			code: messages.ProviderError},
-		"request is no object": {body: `not json }`, lines: map[string][]any{"": {down}}, asked: []string{""},
+		"request is not an object": {body: `not json }`, lines: map[string][]any{"": {down}}, asked: []string{""},
 			code: messages.ProviderError},
 		"no model in the body": {body: `{}`, lines: map[string][]any{"": {down}, "m1": {"one"}}, asked: []string{"", "m1"},
 			text: "one", degraded: "model-fallback;model=m1"},
-		"reply is no JSON text": {lines: map[string][]any{"p": {[]byte("sorry")}, "m1": {down}, "m2": {down}, "m3": {down}},
+		"reply is not JSON": {lines: map[string][]any{"p": {[]byte("sorry")}, "m1": {down}, "m2": {down}, "m3": {down}},
 			asked: []string{"p", "m1", "m1", "m2", "m2", "m3", "m3"}, reply: []byte(`"sorry"`)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			script := &harnessScript{Lines: tc.lines}
-			s := harnessModel(t, "model-fallback", "fallback-models: [m1, m2, m3, m1]\n"+tc.config, harnessDeps())
-			h := &harness{Stages: []pipeline.Stage{s}, Target: script}
-			if tc.body == "" {
-				tc.body = `{"model":"p","messages":[{"role":"user","content":"hi"}],"temperature":0}`
-			}
-			c := h.Call(t, context.Background(), harnessCall(tc.body))
-			require.Equal(t, tc.asked, script.Asked)
-			require.NotContains(t, c.Notes, messages.NoteIsFallback)
-			var degraded string
-			c.Noted(messages.NoteDegraded, &degraded)
-			require.Equal(t, tc.degraded, degraded)
-			require.Nil(t, c.Kept("model-fallback"))
-			switch {
-			case tc.code != "":
-				require.NotNil(t, c.Fault)
-				require.Equal(t, tc.code, c.Fault.Code)
-			case tc.reply != nil:
-				require.Equal(t, string(tc.reply), string(c.Reply()))
-			default:
-				require.Equal(t, tc.text, harnessText(t, c))
-			}
-			for i, d := range h.Delays { // a model that is its own provider: a pause before its second try
-				again := slices.Contains(tc.asked[:i+1], tc.asked[i+1])
-				require.Equal(t, again, d > 300*time.Millisecond, "pause before try %d: %s", i+1, d)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				script := &harnessScript{Lines: tc.lines}
+				s := harnessModel(t, "model-fallback", "fallback-models: [m1, m2, m3, m1]\n"+tc.config, harnessDeps())
+				h := &harness{Stages: []pipeline.Stage{s}, Target: script}
+				if tc.body == "" {
+					tc.body = `{"model":"p","messages":[{"role":"user","content":"hi"}],"temperature":0}`
+				}
+				c := h.Call(t, context.Background(), harnessCall(tc.body))
+				require.Equal(t, tc.asked, script.Asked)
+				require.NotContains(t, c.Notes, messages.NoteIsFallback)
+				var degraded string
+				c.Noted(messages.NoteDegraded, &degraded)
+				require.Equal(t, tc.degraded, degraded)
+				require.Nil(t, c.Kept("model-fallback"))
+				switch {
+				case tc.code != "":
+					require.NotNil(t, c.Fault)
+					require.Equal(t, tc.code, c.Fault.Code)
+				case tc.reply != nil:
+					require.Equal(t, string(tc.reply), string(c.Reply()))
+				default:
+					require.Equal(t, tc.text, harnessText(t, c))
+				}
+				for i, d := range h.Delays { // a model that is its own provider: a pause before its second try
+					again := slices.Contains(tc.asked[:i+1], tc.asked[i+1])
+					require.Equal(t, again, d > 300*time.Millisecond, "pause before try %d: %s", i+1, d)
+				}
+			})
 		})
 	}
 }
 
 func TestModelFallbackFlag(t *testing.T) {
 	t.Parallel()
-	t.Run("FB-6 flag already true", func(t *testing.T) {
+	t.Run("flag already true (FB-6)", func(t *testing.T) {
 		t.Parallel()
 		script := &harnessScript{Lines: map[string][]any{"p": {providerFault(messages.ProviderError)}}}
 		h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-fallback", "fallback-models: [m1]", harnessDeps())},
@@ -135,7 +139,7 @@ func TestModelFallbackFlag(t *testing.T) {
 		require.Equal(t, []string{"p"}, script.Asked)
 		require.True(t, c.Flag(messages.NoteIsFallback), "the flag is not this stage's to remove")
 	})
-	t.Run("X-13 inner stages see each standby and the flag", func(t *testing.T) {
+	t.Run("inner stages see each standby and the flag (X-13)", func(t *testing.T) {
 		t.Parallel()
 		script := &harnessScript{Lines: map[string][]any{"p": {providerFault(messages.ProviderError)}, "m1": {"one"}}}
 		var mine []string
@@ -160,12 +164,12 @@ func TestModelFallbackNotOfTarget(t *testing.T) {
 		run  pipeline.Func
 		code messages.Code
 	}{
-		"FB-10 stage error": {func(context.Context, *messages.Call) (pipeline.Verdict, error) {
+		"stage error (FB-10)": {func(context.Context, *messages.Call) (pipeline.Verdict, error) {
 			return pipeline.Verdict{}, errors.New("broken")
 		}, messages.StageError},
-		"FB-10 stop": {func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Stop(), nil },
+		"stop (FB-10)": {func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Stop(), nil },
 			messages.Stopped},
-		"FB-10 a stage hands on the fault of a model call of its own": {
+		"a stage hands on the fault of a model call of its own (FB-10)": {
 			func(context.Context, *messages.Call) (pipeline.Verdict, error) {
 				return pipeline.Verdict{}, messages.NewFault(messages.ProviderError, "summary model").From(messages.TargetOrigin)
 			}, messages.ProviderError},
@@ -180,7 +184,7 @@ func TestModelFallbackNotOfTarget(t *testing.T) {
 			require.Empty(t, script.Asked)
 		})
 	}
-	t.Run("FB-10 inner stage holds", func(t *testing.T) {
+	t.Run("inner stage holds (FB-10)", func(t *testing.T) {
 		t.Parallel()
 		script := &harnessScript{}
 		hold := inner(func(context.Context, *messages.Call) (pipeline.Verdict, error) {
@@ -196,7 +200,7 @@ func TestModelFallbackNotOfTarget(t *testing.T) {
 
 func TestModelFallbackTime(t *testing.T) {
 	t.Parallel()
-	t.Run("FB-13 deadline passed after the primary", func(t *testing.T) {
+	t.Run("deadline passed after the primary (FB-13)", func(t *testing.T) {
 		t.Parallel()
 		var asked []string
 		c := harnessCall(`{"model":"p"}`)
@@ -213,7 +217,7 @@ func TestModelFallbackTime(t *testing.T) {
 		require.Equal(t, messages.DeadlineExceeded, c.Fault.Code)
 		require.NotContains(t, c.Notes, messages.NoteIsFallback)
 	})
-	t.Run("FB-10 the caller left while the primary failed", func(t *testing.T) {
+	t.Run("the caller left while the primary failed (FB-10)", func(t *testing.T) {
 		t.Parallel()
 		ctx, cancel := context.WithCancelCause(context.Background())
 		calls := 0
@@ -245,9 +249,9 @@ func TestModelFallbackMarks(t *testing.T) {
 		provider func(string) string
 		want     string
 	}{
-		"FB-11 provider not known":    {nil, clean},
-		"FB-11 another provider":      {func(m string) string { return "of-" + m }, clean},
-		"FB-11 the same one keeps it": {func(string) string { return "one" }, `{"model":"m1"` + body[len(`{"model":"p"`):]},
+		"provider not known (FB-11)":    {nil, clean},
+		"another provider (FB-11)":      {func(m string) string { return "of-" + m }, clean},
+		"the same one keeps it (FB-11)": {func(string) string { return "one" }, `{"model":"m1"` + body[len(`{"model":"p"`):]},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -272,15 +276,15 @@ func TestModelFallbackConfig(t *testing.T) {
 		explicit func(string) bool
 		err      string
 	}{
-		"FB-12 empty list":               {"fallback-models: []", yes, "fallback-models"},
-		"FB-12 empty list, switched off": {"enabled: false\nfallback-models: []", yes, ""},
-		"FB-12 unknown name, written":    {"fallback-models: [m1, gpt-x]", yes, `"gpt-x"`},
-		"FB-12 unknown names, built in":  {"", nil, ""},
-		"negative tries":                 {"max-retries: -1", nil, "max-retries"},
-		"more tries than a frame has":    {"max-retries: 60", nil, "max-retries"},
-		"unknown code":                   {"fallback-on: [timeout]", nil, "timeout"},
-		"a code that cannot be":          {"fallback-on: [cancelled]", nil, "cancelled"},
-		"empty name":                     {`fallback-models: [" "]`, nil, "empty"},
+		"empty list (FB-12)":               {"fallback-models: []", yes, "fallback-models"},
+		"empty list, switched off (FB-12)": {"enabled: false\nfallback-models: []", yes, ""},
+		"unknown name, written (FB-12)":    {"fallback-models: [m1, gpt-x]", yes, `"gpt-x"`},
+		"unknown names, built in (FB-12)":  {"", nil, ""},
+		"negative tries":                   {"max-retries: -1", nil, "max-retries"},
+		"more tries than a frame has":      {"max-retries: 60", nil, "max-retries"},
+		"unknown code":                     {"fallback-on: [timeout]", nil, "timeout"},
+		"a code that cannot be":            {"fallback-on: [cancelled]", nil, "cancelled"},
+		"empty name":                       {`fallback-models: [" "]`, nil, "empty"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

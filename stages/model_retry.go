@@ -62,12 +62,12 @@ func (r *modelRetry) after(ctx context.Context, c *messages.Call) (pipeline.Verd
 	f := c.Fault
 	if f == nil {
 		if _, noted := c.Notes[messages.NoteShouldRetry]; noted {
-			r.settle(c)
+			unmarkRetry(c)
 		}
-		return r.end(c), nil
+		forget(c)
+		return pipeline.Continue(), nil
 	}
 	if !f.Retryable() || !failedTarget(c) || ctx.Err() != nil {
-		r.settle(c)
 		return r.end(c), nil
 	}
 	known := learnRoutes(c, r.deps)
@@ -77,15 +77,13 @@ func (r *modelRetry) after(ctx context.Context, c *messages.Call) (pipeline.Verd
 		if n > r.cfg.MaxRetries {
 			r.exhausted.Add(1)
 		}
-		r.settle(c)
 		return r.end(c), nil
 	}
 	delay, created := decideRetry(ctx, r.deps, c, retryRecord{Max: r.cfg.MaxRetries + 1, Last: f.Code}, delay)
 	if created {
 		r.retries.Add(1)
 	}
-	c.Note(messages.NoteShouldRetry, true)
-	c.Note(messages.NoteSuggestedDelay, delay.Milliseconds())
+	markRetry(c, delay)
 	clearAttempt(c)
 	return pipeline.Again(delay), nil
 }
@@ -102,13 +100,9 @@ func (r *modelRetry) delay(c *messages.Call) (d time.Duration, ok bool) {
 	return d, !c.Past(time.Now().Add(d))
 }
 
-func (r *modelRetry) settle(c *messages.Call) {
-	c.Note(messages.NoteShouldRetry, false)
-	c.Unnote(messages.NoteSuggestedDelay)
-}
-
+// end lets the fault go out.
 func (r *modelRetry) end(c *messages.Call) pipeline.Verdict {
-	stage, _ := c.Slip.Stage()
-	c.Forget(stage)
+	unmarkRetry(c)
+	forget(c)
 	return pipeline.Continue()
 }

@@ -32,8 +32,8 @@ func TestModelRetry(t *testing.T) {
 		should  string
 		records int
 	}{
-		"MR-1 text that says timeout": {plain, []any{"timeout is a setting, rate limit and 503 too"}, 0, nil, 1, "", "", 0},
-		"MR-2 permanent": {plain, []any{providerFault(messages.ProviderAuth)}, 0, nil, 1, messages.ProviderAuth,
+		"text that says timeout (MR-1)": {plain, []any{"timeout is a setting, rate limit and 503 too"}, 0, nil, 1, "", "", 0},
+		"permanent (MR-2)": {plain, []any{providerFault(messages.ProviderAuth)}, 0, nil, 1, messages.ProviderAuth,
 			"false", 0},
 		"transient, then well": {plain, []any{down, "ok"}, 0, []time.Duration{500 * time.Millisecond}, 2, "", "false", 1},
 		"used up": {plain + "max-retries: 3", []any{down}, 0,
@@ -48,7 +48,7 @@ func TestModelRetry(t *testing.T) {
 			"false", 0},
 		"deadline before the wait is over": {plain, []any{after(7 * time.Second)}, 5 * time.Second, nil, 1,
 			messages.ProviderLimited, "false", 0},
-		"FB-9 after the first token": {plain, []any{providerFault(messages.StreamCut)}, 0, nil, 1,
+		"after the first token (FB-9)": {plain, []any{providerFault(messages.StreamCut)}, 0, nil, 1,
 			messages.StreamCut, "false", 0},
 		"a stage's fault": {plain, []any{messages.NewFault(messages.RateLimited, "x").From("limiter")},
 			0, nil, 1, messages.RateLimited, "false", 0},
@@ -59,49 +59,49 @@ func TestModelRetry(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := harnessDeps()
-			script := &harnessScript{Lines: map[string][]any{"p": tc.lines}}
-			h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-retry", tc.config, d)}, Target: script}
-			c := harnessCall(`{"model":"p"}`)
-			if tc.left > 0 {
-				c.Deadline = time.Now().Add(tc.left)
-			}
-			c = h.Call(t, context.Background(), c)
-			require.Equal(t, tc.calls, script.Count("p"))
-			require.Len(t, h.Delays, len(tc.delays))
-			for i, want := range tc.delays {
-				require.InDelta(t, want.Seconds(), h.Delays[i].Seconds(), 0.2)
-				require.LessOrEqual(t, h.Delays[i], want)
-			}
-			if tc.code == "" {
-				require.Nil(t, c.Fault)
-			} else {
-				require.Equal(t, tc.code, c.Fault.Code)
-			}
-			require.Equal(t, tc.should, string(c.Notes[messages.NoteShouldRetry]))
-			require.NotContains(t, c.Notes, messages.NoteSuggestedDelay)
-			keys, err := d.Store("retry").Keys(context.Background(), messages.Key("t1", c.ID, "model-retry")+".")
-			require.NoError(t, err)
-			require.Len(t, keys, tc.records)
+			synctest.Test(t, func(t *testing.T) {
+				d := harnessDeps()
+				script := &harnessScript{Lines: map[string][]any{"p": tc.lines}}
+				h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-retry", tc.config, d)}, Target: script}
+				c := harnessCall(`{"model":"p"}`)
+				if tc.left > 0 {
+					c.Deadline = time.Now().Add(tc.left)
+				}
+				c = h.Call(t, context.Background(), c)
+				require.Equal(t, tc.calls, script.Count("p"))
+				require.Equal(t, tc.delays, h.Delays)
+				if tc.code == "" {
+					require.Nil(t, c.Fault)
+				} else {
+					require.Equal(t, tc.code, c.Fault.Code)
+				}
+				require.Equal(t, tc.should, string(c.Notes[messages.NoteShouldRetry]))
+				require.NotContains(t, c.Notes, messages.NoteSuggestedDelay)
+				keys, err := d.Store("retry").Keys(context.Background(), messages.Key("t1", c.ID, "model-retry")+".")
+				require.NoError(t, err)
+				require.Len(t, keys, tc.records)
+			})
 		})
 	}
 }
 
 func TestModelRetryJitter(t *testing.T) {
 	t.Parallel()
-	low, high := time.Hour, time.Duration(0)
-	s := harnessModel(t, "model-retry", "base-delay: 1s\nmax-retries: 1", harnessDeps())
-	for range 200 {
-		h := &harness{Stages: []pipeline.Stage{s},
-			Target: &harnessScript{Lines: map[string][]any{"p": {providerFault(messages.ProviderError)}}}}
-		h.Call(t, context.Background(), harnessCall(`{"model":"p"}`))
-		require.Len(t, h.Delays, 1)
-		low, high = min(low, h.Delays[0]), max(high, h.Delays[0])
-	}
-	require.Greater(t, low, 700*time.Millisecond)
-	require.Less(t, low, 850*time.Millisecond)
-	require.Greater(t, high, 1150*time.Millisecond)
-	require.LessOrEqual(t, high, 1250*time.Millisecond)
+	synctest.Test(t, func(t *testing.T) {
+		low, high := time.Hour, time.Duration(0)
+		s := harnessModel(t, "model-retry", "base-delay: 1s\nmax-retries: 1", harnessDeps())
+		for range 200 {
+			h := &harness{Stages: []pipeline.Stage{s},
+				Target: &harnessScript{Lines: map[string][]any{"p": {providerFault(messages.ProviderError)}}}}
+			h.Call(t, context.Background(), harnessCall(`{"model":"p"}`))
+			require.Len(t, h.Delays, 1)
+			low, high = min(low, h.Delays[0]), max(high, h.Delays[0])
+		}
+		require.Greater(t, low, 700*time.Millisecond)
+		require.Less(t, low, 850*time.Millisecond)
+		require.Greater(t, high, 1150*time.Millisecond)
+		require.LessOrEqual(t, high, 1250*time.Millisecond)
+	})
 }
 
 func TestModelRetryWaitsLocally(t *testing.T) {
@@ -132,7 +132,7 @@ func TestFallbackWithRetry(t *testing.T) {
 		return harnessModel(t, "model-retry", "base-delay: 0s\nmax-retries: 1\n"+retryOrder, d),
 			harnessModel(t, "model-fallback", "fallback-models: [m1]\nmax-retries: 1", d)
 	}
-	t.Run("FB-14 retry inside fallback", func(t *testing.T) {
+	t.Run("retry inside fallback (FB-14)", func(t *testing.T) {
 		t.Parallel()
 		d := harnessDeps()
 		retry, fallback := both(t, "", d)
@@ -149,7 +149,7 @@ func TestFallbackWithRetry(t *testing.T) {
 			messages.Key("t1", c.ID, "model-retry", "2-1"),
 		}, keys, "the second round of the retry has records of its own")
 	})
-	t.Run("FB-15 order swapped: retry outside fallback", func(t *testing.T) {
+	t.Run("order swapped: retry outside fallback (FB-15)", func(t *testing.T) {
 		t.Parallel()
 		retry, fallback := both(t, "order: 10", harnessDeps())
 		fallback.Order = 95

@@ -31,7 +31,7 @@ func TestPairRepair(t *testing.T) {
 			in:   M{calling("c0 f"), result("c0", "1"), calling("c0 f"), result("c0", "2")},
 			want: M{calling("c0 f"), result("c0", "1"), calling("c0 f"), result("c0", "2")},
 		},
-		"CU-13 call without result": {
+		"call without result (CU-13)": {
 			in:   M{u, calling("a f", "b g"), result("b", "2"), u},
 			want: M{u, calling("a f", "b g"), result("b", "2"), result("a", "?"), u},
 			done: stages.PairRepaired{Made: []string{"a"}},
@@ -44,7 +44,7 @@ func TestPairRepair(t *testing.T) {
 			in: M{u, result("x", "1"), msg("assistant", "ok")}, want: M{u, msg("assistant", "ok")},
 			done: stages.PairRepaired{Dropped: []string{"x"}},
 		},
-		"an id that is part of another is no match": {
+		"an id that is part of another does not match": {
 			in: M{calling("call_1 f"), result("call_10", "1")}, want: M{calling("call_1 f"), result("call_1", "?")},
 			done: stages.PairRepaired{Dropped: []string{"call_10"}, Made: []string{"call_1"}},
 		},

@@ -48,23 +48,23 @@ func TestPIIStrategies(t *testing.T) {
 		text, want string
 		match      string
 	}{
-		"PI-1 redact":     {text: "mail joe@example.com now", want: "mail [REDACTED_EMAIL] now"},
-		"PI-2 mask 16":    {rules: rule("credit_card", "MASK"), text: "4111111111111111", want: "************1111"},
-		"PI-2 mask 4":     {rules: custom, text: "is X123.", want: "is ****."},
-		"PI-3 hash":       {rules: rule("email", "HASH"), text: "a joe@example.com b", match: hash},
-		"PI-5 checksum":   {rules: rule("credit_card", "REDACT"), text: "4111111111111112", want: "4111111111111112"},
-		"PI-5 no address": {rules: rule("ip", "REDACT"), text: "999.1.1.1 and 1.2.3", want: "999.1.1.1 and 1.2.3"},
-		"PI-8 overlap custom": {rules: []stages.PIIRule{{Type: "email"},
+		"redact (PI-1)":     {text: "mail joe@example.com now", want: "mail [REDACTED_EMAIL] now"},
+		"mask 16 (PI-2)":    {rules: rule("credit_card", "MASK"), text: "4111111111111111", want: "************1111"},
+		"mask 4 (PI-2)":     {rules: custom, text: "is X123.", want: "is ****."},
+		"hash (PI-3)":       {rules: rule("email", "HASH"), text: "a joe@example.com b", match: hash},
+		"checksum (PI-5)":   {rules: rule("credit_card", "REDACT"), text: "4111111111111112", want: "4111111111111112"},
+		"no address (PI-5)": {rules: rule("ip", "REDACT"), text: "999.1.1.1 and 1.2.3", want: "999.1.1.1 and 1.2.3"},
+		"overlap custom (PI-8)": {rules: []stages.PIIRule{{Type: "email"},
 			{Type: "custom", Name: "word", Pattern: `say joe@\w+`}}, text: "I say joe@example.com!", want: "I [REDACTED_WORD]!"},
-		"PI-8 overlap": {rules: []stages.PIIRule{{Type: "phone"}, {Type: "credit_card"}}, text: "tel 4111 1111 1111 1111.",
+		"overlap (PI-8)": {rules: []stages.PIIRule{{Type: "phone"}, {Type: "credit_card"}}, text: "tel 4111 1111 1111 1111.",
 			want: "tel [REDACTED_CREDIT_CARD]."},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := piiStage(t, func(c *stages.PIIConfig) { c.Rules = tc.rules })
-			_, saw := runOverWire(t, s, userSays(tc.text), replyWith("ok"))
-			_, again := runOverWire(t, s, userSays(tc.text), replyWith("ok"))
+			_, saw := through(t, userSays(tc.text), replyWith("ok"), s)
+			_, again := through(t, userSays(tc.text), replyWith("ok"), s)
 			require.Equal(t, sawText(saw, 0), sawText(again, 0))
 			if tc.match != "" {
 				require.Regexp(t, tc.match, sawText(saw, 0))
@@ -73,10 +73,10 @@ func TestPIIStrategies(t *testing.T) {
 			require.Equal(t, tc.want, sawText(saw, 0))
 		})
 	}
-	t.Run("PI-4 block", func(t *testing.T) {
+	t.Run("block (PI-4)", func(t *testing.T) {
 		t.Parallel()
 		s := piiStage(t, func(c *stages.PIIConfig) { c.Rules = rule("email", "block") })
-		c, saw := runOverWire(t, s, userSays("Contact me joe.smith@mail.com ok"), replyWith("ok"))
+		c, saw := through(t, userSays("Contact me joe.smith@mail.com ok"), replyWith("ok"), s)
 		require.Nil(t, saw, "the model is not called")
 		require.Equal(t, messages.Blocked, c.Fault.Code)
 		require.Equal(t, "pii", c.Fault.Origin)
@@ -115,7 +115,7 @@ func TestPIIConfig(t *testing.T) {
 	s := piiStage(t, nil)
 	require.True(t, s.FailClosed)
 	require.Equal(t, pipeline.Mandatory, s.Tier)
-	require.Nil(t, s.After, "PI-6: by default nothing happens on the way back")
+	require.Nil(t, s.After, "by default nothing happens on the way back (PI-6)")
 	for _, held := range [][]stages.PIIRule{rule("email", "BLOCK"), {{Type: "custom", Pattern: "x+"}}} {
 		s := piiStage(t, func(c *stages.PIIConfig) { c.Rules = held; c.ApplyToOutput = true })
 		require.True(t, s.Rewrites && s.Filter == nil, "deltas are held back")
@@ -132,27 +132,27 @@ const history = `{"temperature":0,"messages":[{"role":"system","content":"help"}
 
 func TestPIIInput(t *testing.T) {
 	t.Parallel()
-	_, saw := runOverWire(t, piiStage(t, nil), callIn("", history), replyWith("joe@example.com"))
+	_, saw := through(t, callIn("", history), replyWith("joe@example.com"), piiStage(t, nil))
 	msgs := chat.Messages(saw)
 	require.Contains(t, string(msgs[1].Raw),
 		`{"type":"text","text":"I am [REDACTED_EMAIL]"},{"type":"image_url","image_url":{"url":"http://x/joe@example.com"}}`)
 	require.Equal(t, `{"to":"[REDACTED_EMAIL]","joe@example.com":1.50,"n":["a\"b [REDACTED_EMAIL]"]}`,
 		msgs[2].ToolCalls()[0].Arguments())
-	t.Run("PI-6 defaults", func(t *testing.T) {
-		c, saw := runOverWire(t, piiStage(t, nil), callIn("", history), replyWith("joe@example.com"))
+	t.Run("defaults (PI-6)", func(t *testing.T) {
+		c, saw := through(t, callIn("", history), replyWith("joe@example.com"), piiStage(t, nil))
 		require.Equal(t, "sent to joe@example.com", sawText(saw, 3))
 		require.Equal(t, "joe@example.com", textOf(c, 0))
 		require.NotContains(t, string(c.Notes[messages.NotePII]), "joe")
 		require.JSONEq(t, `{"input":{"email":{"REDACT":3}}}`, string(c.Notes[messages.NotePII]))
 	})
-	t.Run("PI-6 tool results", func(t *testing.T) {
+	t.Run("tool results (PI-6)", func(t *testing.T) {
 		s := piiStage(t, func(c *stages.PIIConfig) { c.ApplyToToolResults, c.ApplyToInput = true, false })
-		_, saw := runOverWire(t, s, callIn("", history), replyWith("x"))
+		_, saw := through(t, callIn("", history), replyWith("x"), s)
 		require.Equal(t, "sent to [REDACTED_EMAIL]", sawText(saw, 3))
 		require.Contains(t, sawText(saw, 1), "joe@example.com")
 	})
 	for _, odd := range []string{`{}`, `{"messages":null}`, `{"messages":[1,null,{}]}`, `"joe@example.com"`, `[]`} {
-		c, _ := runOverWire(t, piiStage(t, nil), callIn("", odd), replyWith("x"))
+		c, _ := through(t, callIn("", odd), replyWith("x"), piiStage(t, nil))
 		require.Nil(t, c.Fault)
 		require.Equal(t, odd, string(c.Request()))
 	}
@@ -163,17 +163,17 @@ func TestPIIOutput(t *testing.T) {
 	out := func(strategy string) pipeline.Stage {
 		return piiStage(t, func(c *stages.PIIConfig) { c.Rules = rule("email", strategy); c.ApplyToOutput = true })
 	}
-	t.Run("PI-7 calls intact", func(t *testing.T) {
+	t.Run("calls intact (PI-7)", func(t *testing.T) {
 		t.Parallel()
 		reply := `{"choices":[{"message":{"content":"to joe@example.com","tool_calls":[{"id":"1","type":"function",` +
 			`"function":{"name":"f","arguments":"{\"to\":\"joe@example.com\"}"}}]}},` +
 			`{"index":1,"message":{"content":null,"refusal":null}}]}`
-		c, _ := runOverWire(t, out("REDACT"), userSays("x"), []byte(reply))
+		c, _ := through(t, userSays("x"), []byte(reply), out("REDACT"))
 		require.Equal(t, strings.Replace(reply, "to joe@example.com", "to [REDACTED_EMAIL]", 1), string(c.Reply()))
 	})
-	t.Run("PI-4 block in output", func(t *testing.T) {
+	t.Run("block in output (PI-4)", func(t *testing.T) {
 		t.Parallel()
-		c, _ := runOverWire(t, out("BLOCK"), userSays("x"), replyWith("a", "b joe@example.com"))
+		c, _ := through(t, userSays("x"), replyWith("a", "b joe@example.com"), out("BLOCK"))
 		require.False(t, c.HasReply())
 		require.Equal(t, messages.Blocked, c.Fault.Code)
 		require.Contains(t, c.Fault.Message, "choice 1")
@@ -186,18 +186,18 @@ func TestPIIReplace(t *testing.T) {
 	ask := func() *messages.Call {
 		return userSays("joe@example.com, eve@example.com, joe@example.com, +14155552671; <EMAIL_nobody> is mine")
 	}
-	_, saw := runOverWire(t, s, ask(), replyWith("x"))
+	_, saw := through(t, ask(), replyWith("x"), s)
 	found := regexp.MustCompile(`^<EMAIL_([a-z]{10})>, <EMAIL_([a-z]{10})>, <EMAIL_([a-z]{10})>, ` +
 		`<PHONE_([a-z]{10})>; <EMAIL_nobody> is mine$`).
 		FindStringSubmatch(sawText(saw, 0))
 	require.NotNil(t, found, sawText(saw, 0))
 	require.Equal(t, found[1], found[3])
 	require.NotEqual(t, found[1], found[2])
-	c, _ := runOverWire(t, s, ask(), []byte(strings.NewReplacer("JOE", "EMAIL_"+found[1], "EVE", "EMAIL_"+found[2],
+	c, _ := through(t, ask(), []byte(strings.NewReplacer("JOE", "EMAIL_"+found[1], "EVE", "EMAIL_"+found[2],
 		"PHONE", "PHONE_"+found[4]).Replace(
 		`{"choices":[{"message":{"content":"Dear <EVE>, <EMAIL_nobody> <EMAIL_bcdfghjklm> <JOE","tool_calls":[{"id":"1",`+
 			`"type":"function","function":{"name":"f","arguments":"{\"to\":\"<JOE>\",\"b\":\"\\u003cJOE\\u003e\",`+
-			`\"c\":\"\\\\u003cJOE>\"}"}}]}},{"index":1,"message":{"content":"<PHONE>"}}]}`)))
+			`\"c\":\"\\\\u003cJOE>\"}"}}]}},{"index":1,"message":{"content":"<PHONE>"}}]}`)), s)
 	require.Equal(t, "Dear eve@example.com, <EMAIL_nobody> <EMAIL_bcdfghjklm> <EMAIL_"+found[1], textOf(c, 0))
 	require.Equal(t, "+14155552671", textOf(c, 1))
 	args := chat.Choices(c.Reply())[0].Message().ToolCalls()[0].Arguments()
@@ -208,7 +208,7 @@ func TestPIIReplace(t *testing.T) {
 func placeholder(t *testing.T, s pipeline.Stage, tenant, session, text string) string {
 	c := userSays(text)
 	c.Tenant, c.Session = tenant, session
-	_, saw := runOverWire(t, s, c, replyWith("x"))
+	_, saw := through(t, c, replyWith("x"), s)
 	return sawText(saw, 0)
 }
 

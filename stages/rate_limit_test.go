@@ -27,7 +27,7 @@ func TestRateLimit(t *testing.T) {
 			out := c.Run(t, "x", `{}`)
 			require.Equal(t, messages.RateLimited, out.Fault.Code)
 			require.Equal(t, time.Second, out.Fault.RetryAfter)
-			require.Empty(t, c.Delays, "contracts 7: our own limit is not retried")
+			require.Empty(t, c.Delays, "our own limit is not retried")
 			other := toolCall("x", `{}`)
 			other.Tenant = "t2"
 			require.Nil(t, c.Call(t, t.Context(), other).Fault, "each tenant has its own")

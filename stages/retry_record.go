@@ -125,5 +125,23 @@ func failedTarget(c *messages.Call) bool {
 	return c.Fault == nil || c.Fault.OfTarget()
 }
 
+// markRetry notes that the call is to be tried again after a delay.
+func markRetry(c *messages.Call, delay time.Duration) {
+	c.Note(messages.NoteShouldRetry, true)
+	c.Note(messages.NoteSuggestedDelay, delay.Milliseconds())
+}
+
+// unmarkRetry notes that no attempt follows.
+func unmarkRetry(c *messages.Call) {
+	c.Note(messages.NoteShouldRetry, false)
+	c.Unnote(messages.NoteSuggestedDelay)
+}
+
+// forget drops the request that was kept for the stage that has the call.
+func forget(c *messages.Call) {
+	stage, _ := c.Slip.Stage()
+	c.Forget(stage)
+}
+
 // clearAttempt removes what the attempt that failed has noted and the next one must not inherit.
 func clearAttempt(c *messages.Call) { c.Unnote(messages.NoteStopper) }

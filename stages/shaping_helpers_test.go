@@ -21,21 +21,11 @@ import (
 // shaping makes a stage of the default chain; set edits its configuration.
 func shaping[C any](t testing.TB, name string, d stages.Deps, set func(*C)) (pipeline.Stage, error) {
 	t.Helper()
-	if d.Texts == "" { // the rows quote the documents
-		d.Texts = "zh"
-	}
-	for _, s := range stages.All() {
-		if s.Name == name && s.Kind == messages.Model {
-			conf := s.Config().(*C)
-			if set != nil {
-				set(conf)
-			}
-			stage, _, err := s.Make(conf, d)
-			return stage, err
+	return stageNamed(t, name, d, func(config any) {
+		if set != nil {
+			set(config.(*C))
 		}
-	}
-	t.Fatalf("no stage %s", name)
-	return pipeline.Stage{}, nil
+	})
 }
 
 func mustShape[C any](t testing.TB, name string, d stages.Deps, set func(*C)) pipeline.Stage {
@@ -75,46 +65,20 @@ func call(body []byte) *messages.Call {
 	return c
 }
 
-// wire sends a call through its wire form.
-func wire(t testing.TB, c *messages.Call) *messages.Call {
+// through sends a call through the stages, and returns its end and the request that the target got last.
+func through(t testing.TB, c *messages.Call, reply []byte, list ...pipeline.Stage) (*messages.Call, []byte) {
 	t.Helper()
-	raw, err := c.Marshal()
-	require.NoError(t, err)
-	d, err := messages.Unmarshal(raw)
-	require.NoError(t, err)
-	return d
-}
-
-// through runs the stages in process with a wire round trip between the phases, and returns the finished call and the
-// request that the target got.
-func through(t testing.TB, c *messages.Call, reply string, list ...pipeline.Stage) (*messages.Call, []byte) {
-	t.Helper()
-	for i, s := range list {
-		for _, phase := range []*pipeline.Func{&list[i].Before, &list[i].After} {
-			if run := *phase; run != nil {
-				*phase = func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
-					*c = *wire(t, c)
-					v, err := run(ctx, c)
-					require.NoError(t, err, s.Name)
-					*c = *wire(t, c)
-					return v, err
-				}
-			}
-		}
+	if reply == nil {
+		reply = replyWith("ok")
 	}
 	var got []byte
-	if reply == "" {
-		reply = `{"choices":[{"index":0,"message":{"role":"assistant","content":"ok"},"finish_reason":"stop"}]}`
-	}
-	target := pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
-		got = bytes.Clone(c.Request())
-		c.SetReply([]byte(reply))
-		return nil
-	})
-	c, err := pipeline.Chain(list, target).Call(t.Context(), c)
-	require.NoError(t, err)
-	require.Nil(t, c.Fault)
-	return c, got
+	h := harness{Late: true, Stages: list, Target: pipeline.TargetFunc(
+		func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+			got = bytes.Clone(c.Request())
+			c.SetReply(reply)
+			return nil
+		})}
+	return h.Call(t, t.Context(), c), got
 }
 
 // shape runs a before by a plain call, and checks that the pipeline gives the same request.
@@ -124,7 +88,7 @@ func shape(t testing.TB, s pipeline.Stage, body []byte) *messages.Call {
 	v, err := s.Before(t.Context(), c)
 	require.NoError(t, err)
 	require.Equal(t, "Continue", v.String())
-	_, got := through(t, call(body), "", s)
+	_, got := through(t, call(body), nil, s)
 	require.Equal(t, string(c.Request()), string(got), "plain call and pipeline")
 	return c
 }

@@ -64,6 +64,7 @@ func newSubAgent(conf *SubAgentConfig, d Deps) (pipeline.Stage, error) {
 	cfg, say := *conf, texts.In(d.Texts)
 	return pipeline.Stage{
 		Reads: []string{"request.messages"}, Writes: []string{"request.system"},
+		Plain: func(*messages.Call) bool { return len(cfg.Agents) == 0 },
 		Before: func(_ context.Context, c *messages.Call) (pipeline.Verdict, error) {
 			c.Edited("sub-agent")
 			msgs, ok := conversation.Messages(c.Wire, c.Request())

@@ -29,21 +29,21 @@ func TestSubAgent(t *testing.T) {
 		in   []chat.Msg
 		want string // end of the system prompt; empty: unchanged
 	}{
-		"SA-1 one keyword": {[]chat.Msg{sys, msg("user", "请做代码审查")},
+		"one keyword (SA-1)": {[]chat.Msg{sys, msg("user", "请做代码审查")},
 			hint + "code-review-agent, 匹配度: 5"},
-		"SA-2 below the least score": {[]chat.Msg{sys, msg("user", "please review")}, ""},
-		"SA-3 two keywords": {[]chat.Msg{sys, msg("user", "review 一下代码质量")},
+		"below the least score (SA-2)": {[]chat.Msg{sys, msg("user", "please review")}, ""},
+		"two keywords (SA-3)": {[]chat.Msg{sys, msg("user", "review 一下代码质量")},
 			hint + "code-review-agent, 匹配度: 7"},
-		"SA-4 three times": {[]chat.Msg{sys, msg("user", "review review review")}, ""},
-		"SA-5 the best agent": {[]chat.Msg{sys, msg("user", "代码审查后做数据分析和统计")},
+		"three times (SA-4)": {[]chat.Msg{sys, msg("user", "review review review")}, ""},
+		"the best agent (SA-5)": {[]chat.Msg{sys, msg("user", "代码审查后做数据分析和统计")},
 			hint + "data-analysis-agent, 匹配度: 8"},
-		"SA-6 a tie": {[]chat.Msg{sys, msg("user", "数据分析 代码审查")},
+		"a tie (SA-6)": {[]chat.Msg{sys, msg("user", "数据分析 代码审查")},
 			hint + "code-review-agent, 匹配度: 5"},
-		"SA-7 only in older messages": {[]chat.Msg{sys, msg("user", "代码审查"), msg("assistant", "代码审查"),
+		"only in older messages (SA-7)": {[]chat.Msg{sys, msg("user", "代码审查"), msg("assistant", "代码审查"),
 			msg("user", "ok")}, ""},
-		"SA-8 no user message":   {[]chat.Msg{sys, msg("assistant", "代码审查")}, ""},
-		"SA-9 case":              {[]chat.Msg{sys, msg("user", "Review 代码质量")}, ""},
-		"SA-10 no system prompt": {[]chat.Msg{msg("user", "代码审查")}, hint + "code-review-agent, 匹配度: 5"},
+		"no user message (SA-8)":   {[]chat.Msg{sys, msg("assistant", "代码审查")}, ""},
+		"case (SA-9)":              {[]chat.Msg{sys, msg("user", "Review 代码质量")}, ""},
+		"no system prompt (SA-10)": {[]chat.Msg{msg("user", "代码审查")}, hint + "code-review-agent, 匹配度: 5"},
 		"content parts": {[]chat.Msg{sys,
 			{Raw: []byte(`{"role":"user","content":[{"type":"text","text":"请做"},` +
 				`{"type":"image_url","image_url":{"url":"x"}},{"type":"text","text":"代码审查"}]}`)}},
@@ -59,7 +59,7 @@ func TestSubAgent(t *testing.T) {
 				}
 				text := chat.SystemText(c.Request())
 				require.True(t, strings.HasSuffix(text, tc.want), text)
-				require.Equal(t, name == "SA-10 no system prompt", text == tc.want)
+				require.Equal(t, name == "no system prompt (SA-10)", text == tc.want)
 				got := chat.Messages(c.Request())
 				require.Equal(t, string(tc.in[len(tc.in)-1].Raw), string(got[len(got)-1].Raw))
 			}
@@ -71,7 +71,7 @@ func TestSubAgent(t *testing.T) {
 			`"cache_control":{"type":"ephemeral"}}]}`)},
 		"none": {},
 	} {
-		t.Run("SA-11 one hint however often, prompt "+name, func(t *testing.T) {
+		t.Run("one hint however often, prompt "+name+" (SA-11)", func(t *testing.T) {
 			t.Parallel()
 			in := []chat.Msg{msg("user", "代码审查")}
 			if prompt.Raw != nil {
@@ -89,14 +89,14 @@ func TestSubAgent(t *testing.T) {
 			require.NotContains(t, string(c.Request()), `"text":""`)
 		})
 	}
-	t.Run("SA-6 ties: last", func(t *testing.T) {
+	t.Run("ties: last (SA-6)", func(t *testing.T) {
 		t.Parallel()
 		s := mustShape(t, "sub-agent", stages.Deps{},
 			func(c *stages.SubAgentConfig) { c.Agents = reviewers; c.Ties = "last" })
 		require.Contains(t, chat.SystemText(shape(t, s, request(msg("user", "数据分析 代码审查"))).Request()),
 			"data-analysis-agent")
 	})
-	t.Run("SA-9 case-sensitive false", func(t *testing.T) {
+	t.Run("case-sensitive false (SA-9)", func(t *testing.T) {
 		t.Parallel()
 		s := mustShape(t, "sub-agent", stages.Deps{},
 			func(c *stages.SubAgentConfig) { c.Agents = reviewers; c.CaseSensitive = false })
@@ -119,7 +119,7 @@ func TestSubAgentOnAgain(t *testing.T) {
 	t.Parallel()
 	s := mustShape(t, "sub-agent", stages.Deps{}, func(c *stages.SubAgentConfig) { c.Agents = reviewers })
 	outer := again(2)
-	_, got := through(t, call(request(msg("user", "代码审查"))), "", outer, s)
+	_, got := through(t, call(request(msg("user", "代码审查"))), nil, outer, s)
 	require.Equal(t, 1, strings.Count(string(got), "DELEGATION_HINT"), "SA-11")
 }
 

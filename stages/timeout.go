@@ -2,12 +2,10 @@ package stages
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
 // TimeoutConfig has no keys of its own: `tool.timeout` holds the defaults, each tool its own.
@@ -19,24 +17,16 @@ type TimeoutConfig struct {
 // of its name, else the default, and never more than is left of the call. The target enforces it and really cancels the
 // work. The stage stands inner to retry, so that each attempt has a limit of its own and no attempt uses up another's.
 func newTimeout(_ *TimeoutConfig, d Deps) (pipeline.Stage, error) {
-	if d.Tools == nil {
-		return pipeline.Stage{}, errors.New("no tool registry is given")
-	}
-	rules := tool.DefaultRules()
-	if d.Rules != nil {
-		rules = *d.Rules
+	tools, err := newToolPolicies(d)
+	if err != nil {
+		return pipeline.Stage{}, err
 	}
 	before := func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
-		name := c.Tool
-		var version string
-		if c.Noted(messages.NoteToolVersion, &version) && version != "" {
-			name = tool.Pin(name, version)
-		}
-		def, err := d.Tools.Get(ctx, name)
+		_, e, err := tools.of(ctx, c)
 		if err != nil {
 			return pipeline.Verdict{}, err
 		}
-		limit := rules.Timeouts.For(def.Name, def.Timeout.D())
+		limit := e.Timeout
 		if !c.Deadline.IsZero() {
 			limit = min(limit, time.Until(c.Deadline))
 		}

@@ -23,11 +23,11 @@ func TestTimeoutOfAnAttempt(t *testing.T) {
 		left time.Duration
 		want int64
 	}{
-		"TO-2 search_a":       {reading("search_a"), time.Minute, 10000},
-		"TO-2 create_a":       {reading("create_a"), time.Minute, 30000},
-		"TO-2 other_a":        {reading("other_a"), time.Minute, 15000},
-		"TO-3 own":            {own, time.Minute, 3000},
-		"S2-TIME-3 call ends": {reading("other_a"), 2 * time.Second, 2000},
+		"search_a (TO-2)":       {reading("search_a"), time.Minute, 10000},
+		"create_a (TO-2)":       {reading("create_a"), time.Minute, 30000},
+		"other_a (TO-2)":        {reading("other_a"), time.Minute, 15000},
+		"own (TO-3)":            {own, time.Minute, 3000},
+		"call ends (S2-TIME-3)": {reading("other_a"), 2 * time.Second, 2000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -44,7 +44,7 @@ func TestTimeoutOfAnAttempt(t *testing.T) {
 					require.Equal(t, row.want, note[int64](call, messages.NoteToolTimeout))
 				}
 				require.NotContains(t, c.Plain(t, toolCall(row.def.Name, `{}`)).Notes, messages.NoteToolTimeout,
-					"X-28: of one attempt only")
+					"of one attempt only (X-28)")
 			})
 		})
 	}

@@ -1,6 +1,7 @@
 package stages
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -20,10 +21,8 @@ import (
 )
 
 // todoHelp ends what the stage writes at the end of the system prompt.
-const (
-	todoHelp = "To add a task, write on one line: [TODO_ADD: title=...]\n" +
-		"To change a task (S is one of " + todolist.StatusNames + "), write on one line: [TODO_UPDATE: id=N, status=S]"
-)
+const todoHelp = "To add a task, write on one line: [TODO_ADD: title=...]\n" +
+	"To change a task (S is one of " + todolist.StatusNames + "), write on one line: [TODO_UPDATE: id=N, status=S]"
 
 const todoStageName = "todo-list"
 
@@ -67,20 +66,19 @@ func defaultTodo() TodoConfig {
 	return TodoConfig{Common: Common{ApplyTo: []string{pipeline.ApplyAgent, pipeline.ApplySession}}}
 }
 
-func newTodo(c *TodoConfig, d Deps) (pipeline.Stage, error) {
+func newTodo(_ *TodoConfig, d Deps) (pipeline.Stage, error) {
 	t := todoStage{store: d.Store("todo"), log: d.Log, header: texts.In(d.Texts).TodoHeader}
-	if t.log == nil {
-		t.log = slog.New(slog.DiscardHandler)
-	}
 	return pipeline.Stage{
-		ApplyTo:  c.ApplyTo,
-		Before:   t.before,
-		After:    t.after,
-		Filter:   t.filter,
-		Rewrites: true,
-		Reads:    []string{"session", "request.messages", "reply.text"}, ReadsAfter: []string{"session", "reply.text"},
-		Writes: []string{"request.system", "reply.text", "todo"},
+		Before: t.before, After: t.after, Filter: t.filter, Plain: saysNothingToDo, Rewrites: true,
+		Reads:      []string{"session", "request.messages", "reply.text"},
+		ReadsAfter: []string{"session", "reply.text"},
+		Writes:     []string{"request.system", "reply.text", "todo"},
 	}, nil
+}
+
+// saysNothingToDo reports whether a reply has no directive.
+func saysNothingToDo(c *messages.Call) bool {
+	return c.Slip.Back && !bytes.Contains(c.Reply(), []byte(todo.Mark))
 }
 
 func (t todoStage) before(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {

@@ -29,42 +29,42 @@ func TestTodoDirectives(t *testing.T) {
 		items   []item
 		invalid int
 	}{
-		"TD-1 add": {text: "[TODO_ADD: title=实现用户登录接口]", want: "",
+		"add (TD-1)": {text: "[TODO_ADD: title=实现用户登录接口]", want: "",
 			items: []item{{ID: 1, Title: "实现用户登录接口", Status: "PENDING"}}},
-		"TD-2 in progress": {start: "[TODO_ADD: title=a]", text: "[TODO_UPDATE: id=1, status=IN_PROGRESS]",
+		"in progress (TD-2)": {start: "[TODO_ADD: title=a]", text: "[TODO_UPDATE: id=1, status=IN_PROGRESS]",
 			items: []item{{ID: 1, Title: "a", Status: "IN_PROGRESS"}}},
-		"TD-2 completed": {start: "[TODO_ADD: title=a]", text: "[TODO_UPDATE: id=1, status=COMPLETED]",
+		"completed (TD-2)": {start: "[TODO_ADD: title=a]", text: "[TODO_UPDATE: id=1, status=COMPLETED]",
 			items: []item{{ID: 1, Title: "a", Status: "COMPLETED"}}},
-		"TD-2 cancelled": {start: "[TODO_ADD: title=a]", text: "[TODO_UPDATE: id=1, status=CANCELLED]",
+		"cancelled (TD-2)": {start: "[TODO_ADD: title=a]", text: "[TODO_UPDATE: id=1, status=CANCELLED]",
 			items: []item{{ID: 1, Title: "a", Status: "CANCELLED"}}},
-		"TD-3 bad status": {start: "[TODO_ADD: title=a]", text: "x[TODO_UPDATE: id=1, status=DONE]y[TODO_ADD: title=b]",
+		"bad status (TD-3)": {start: "[TODO_ADD: title=a]", text: "x[TODO_UPDATE: id=1, status=DONE]y[TODO_ADD: title=b]",
 			want: "xy", items: []item{{ID: 1, Title: "a", Status: "PENDING"}, {ID: 2, Title: "b", Status: "PENDING"}},
 			invalid: 1},
-		"TD-4 bad ids": {start: "[TODO_ADD: title=a]",
+		"bad ids (TD-4)": {start: "[TODO_ADD: title=a]",
 			text:  "[TODO_UPDATE: id=abc, status=COMPLETED][TODO_UPDATE: id=99, status=COMPLETED]",
 			items: []item{{ID: 1, Title: "a", Status: "PENDING"}}, invalid: 2},
-		"TD-5 no title": {text: "a[TODO_ADD: title=][TODO_ADD: title=  ][TODO_ADD: foo][TODO_ADD:]b", want: "ab",
+		"no title (TD-5)": {text: "a[TODO_ADD: title=][TODO_ADD: title=  ][TODO_ADD: foo][TODO_ADD:]b", want: "ab",
 			invalid: 4},
-		"TD-6 two": {text: "前[TODO_ADD: title=a]中[TODO_ADD: title=b]后", want: "前中后",
+		"two (TD-6)": {text: "前[TODO_ADD: title=a]中[TODO_ADD: title=b]后", want: "前中后",
 			items: []item{{ID: 1, Title: "a", Status: "PENDING"}, {ID: 2, Title: "b", Status: "PENDING"}}},
-		"TD-7 comma": {text: "[TODO_ADD: title=a, b=c]", items: []item{{ID: 1, Title: "a, b=c", Status: "PENDING"}}},
-		"TD-8 bracket": {text: "[TODO_ADD: title=fix [x] now]", want: " now]",
+		"comma (TD-7)": {text: "[TODO_ADD: title=a, b=c]", items: []item{{ID: 1, Title: "a, b=c", Status: "PENDING"}}},
+		"bracket (TD-8)": {text: "[TODO_ADD: title=fix [x] now]", want: " now]",
 			items: []item{{ID: 1, Title: "fix [x", Status: "PENDING"}}},
-		"TD-9 lower case": {start: "[TODO_ADD: title=a]", text: "[TODO_UPDATE: id=1, status=completed]",
+		"lower case (TD-9)": {start: "[TODO_ADD: title=a]", text: "[TODO_UPDATE: id=1, status=completed]",
 			items: []item{{ID: 1, Title: "a", Status: "PENDING"}}, invalid: 1},
-		"TD-10 not ours": {text: "[TODO_ADD title=x] [TODO_DEL: id=1] TODO_ADD: title=x [todo_add: title=x]",
+		"not ours (TD-10)": {text: "[TODO_ADD title=x] [TODO_DEL: id=1] TODO_ADD: title=x [todo_add: title=x]",
 			want: "[TODO_ADD title=x] [TODO_DEL: id=1] TODO_ADD: title=x [todo_add: title=x]"},
-		"TD-11 new id": {text: "[TODO_ADD: title=a] [TODO_UPDATE: id=1, status=COMPLETED]", want: " ",
+		"new id (TD-11)": {text: "[TODO_ADD: title=a] [TODO_UPDATE: id=1, status=COMPLETED]", want: " ",
 			items: []item{{ID: 1, Title: "a", Status: "COMPLETED"}}},
-		"TD-15 order": {start: "[TODO_ADD: title=a]", text: "[TODO_UPDATE: status=COMPLETED, id=1]",
+		"order (TD-15)": {start: "[TODO_ADD: title=a]", text: "[TODO_UPDATE: status=COMPLETED, id=1]",
 			items: []item{{ID: 1, Title: "a", Status: "COMPLETED"}}},
-		"TD-16b mixed": {text: "[TODO_ADD: title=a][TODO_UPDATE: id=x, status=COMPLETED]z", want: "z",
+		"mixed (TD-16b)": {text: "[TODO_ADD: title=a][TODO_UPDATE: id=x, status=COMPLETED]z", want: "z",
 			items: []item{{ID: 1, Title: "a", Status: "PENDING"}}, invalid: 1},
-		"C-21 line end": {text: "[TODO_ADD: title=a\nb] [TODO_ADD: title=c]", want: "[TODO_ADD: title=a\nb] ",
+		"the line ends first": {text: "[TODO_ADD: title=a\nb] [TODO_ADD: title=c]", want: "[TODO_ADD: title=a\nb] ",
 			items: []item{{ID: 1, Title: "c", Status: "PENDING"}}},
-		"C-21 too long": {text: "[TODO_ADD: title=" + strings.Repeat("长", 1007) + "]",
+		"too long": {text: "[TODO_ADD: title=" + strings.Repeat("长", 1007) + "]",
 			want: "[TODO_ADD: title=" + strings.Repeat("长", 1007) + "]"},
-		"C-21 never closed": {text: "a [TODO_ADD: title=b", want: "a [TODO_ADD: title=b"},
+		"never closed": {text: "a [TODO_ADD: title=b", want: "a [TODO_ADD: title=b"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -73,9 +73,9 @@ func TestTodoDirectives(t *testing.T) {
 			s, err := stageNamed(t, "todo-list", depsWith(store), nil)
 			require.NoError(t, err)
 			if tc.start != "" {
-				_, _ = runOverWire(t, s, callIn("s", helloBody), replyWith(tc.start))
+				_, _ = through(t, callIn("s", helloBody), replyWith(tc.start), s)
 			}
-			c, _ := runOverWire(t, s, callIn("s", helloBody), replyWith(tc.text))
+			c, _ := through(t, callIn("s", helloBody), replyWith(tc.text), s)
 			require.Nil(t, c.Fault)
 			require.Equal(t, tc.want, textOf(c, 0))
 			l, err := todolist.Load(t.Context(), store, "t1", "s")
@@ -99,13 +99,13 @@ func TestTodoPrompt(t *testing.T) {
 	s, err := stageNamed(t, "todo-list", depsWith(store), nil)
 	require.NoError(t, err)
 	require.Equal(t, []string{"agent", "session"}, s.ApplyTo)
-	_, saw := runOverWire(t, s, callIn("s", helloBody),
-		replyWith("[TODO_ADD: title=a][TODO_ADD: title=b][TODO_UPDATE: id=1, status=COMPLETED]"))
-	require.Contains(t, string(saw), `[TODO_ADD: title=...]`, "S0-TODO-4 the help is there before there is a list")
+	_, saw := through(t, callIn("s", helloBody),
+		replyWith("[TODO_ADD: title=a][TODO_ADD: title=b][TODO_UPDATE: id=1, status=COMPLETED]"), s)
+	require.Contains(t, string(saw), `[TODO_ADD: title=...]`, "the help is there before there is a list (S0-TODO-4)")
 	require.Contains(t, string(saw), `"temperature":0,"big":9007199254740993`)
 
-	t.Run("TD-12 list then help", func(t *testing.T) {
-		_, saw := runOverWire(t, s, callIn("s", helloBody), replyWith("ok"))
+	t.Run("list then help (TD-12)", func(t *testing.T) {
+		_, saw := through(t, callIn("s", helloBody), replyWith("ok"), s)
 		sys := chat.SystemText(saw)
 		require.True(t, strings.HasPrefix(sys, "Be kind.\n\n[当前任务列表]\n#1 [COMPLETED] a\n#2 [PENDING] b\n"), sys)
 		help := strings.Split(sys[strings.Index(sys, "#2 [PENDING] b\n"):], "\n")[1:]
@@ -129,16 +129,16 @@ func TestTodoPrompt(t *testing.T) {
 		require.Equal(t, 1, strings.Count(chat.SystemText(parts.Request()), "[当前任务列表]"))
 		require.Contains(t, string(parts.Request()), `{"type":"text","text":"x"}`)
 	})
-	t.Run("TD-13 sessions and tenants apart", func(t *testing.T) {
-		_, saw := runOverWire(t, s, callIn("other", helloBody), replyWith("ok"))
+	t.Run("sessions and tenants apart (TD-13)", func(t *testing.T) {
+		_, saw := through(t, callIn("other", helloBody), replyWith("ok"), s)
 		require.NotContains(t, string(saw), "#1 [")
 		c := callIn("s", helloBody)
 		c.Tenant = "t2"
-		_, saw = runOverWire(t, s, c, replyWith("ok"))
+		_, saw = through(t, c, replyWith("ok"), s)
 		require.NotContains(t, string(saw), "#1 [")
 	})
-	t.Run("contracts 18 no session", func(t *testing.T) {
-		c, saw := runOverWire(t, s, callIn("", helloBody), replyWith("[TODO_ADD: title=z]"))
+	t.Run("without a session it does nothing", func(t *testing.T) {
+		c, saw := through(t, callIn("", helloBody), replyWith("[TODO_ADD: title=z]"), s)
 		require.JSONEq(t, helloBody, string(saw))
 		require.Equal(t, "[TODO_ADD: title=z]", textOf(c, 0))
 		f, err := s.Filter(callIn("", helloBody))
@@ -153,19 +153,19 @@ func TestTodoShapes(t *testing.T) {
 	store := &pipeline.Memory{}
 	s, err := stageNamed(t, "todo-list", depsWith(store), nil)
 	require.NoError(t, err)
-	t.Run("TD-14 tool calls and no text", func(t *testing.T) {
+	t.Run("tool calls and no text (TD-14)", func(t *testing.T) {
 		reply := `{"choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"1",` +
 			`"type":"function","function":{"name":"f","arguments":"{\"x\":\"[TODO_ADD: title=no]\"}"}}]}}]}`
-		c, _ := runOverWire(t, s, callIn("s", helloBody), []byte(reply))
+		c, _ := through(t, callIn("s", helloBody), []byte(reply), s)
 		require.Equal(t, reply, string(c.Reply()))
 	})
 	for _, odd := range []string{`{}`, `{"choices":null}`, `{"choices":[{}]}`, `{"choices":[{"message":null}]}`, `[]`,
 		`7`, `"text"`} {
-		c, _ := runOverWire(t, s, callIn("s", odd), []byte(odd))
+		c, _ := through(t, callIn("s", odd), []byte(odd), s)
 		require.Equal(t, odd, string(c.Reply()))
 	}
 	t.Run("n>1 strips all and applies choice 0", func(t *testing.T) {
-		c, _ := runOverWire(t, s, callIn("n", helloBody), replyWith("a[TODO_ADD: title=zero]", "b[TODO_ADD: title=one]"))
+		c, _ := through(t, callIn("n", helloBody), replyWith("a[TODO_ADD: title=zero]", "b[TODO_ADD: title=one]"), s)
 		require.Equal(t, "a", textOf(c, 0))
 		require.Equal(t, "b", textOf(c, 1))
 		l, err := todolist.Load(t.Context(), store, "t1", "n")
@@ -175,11 +175,11 @@ func TestTodoShapes(t *testing.T) {
 	})
 	t.Run("parts", func(t *testing.T) {
 		reply := `{"choices":[{"message":{"content":[{"type":"text","text":"a[TODO_ADD: title=p]"},{"type":"x","k":1}]}}]}`
-		c, _ := runOverWire(t, s, callIn("p", helloBody), []byte(reply))
+		c, _ := through(t, callIn("p", helloBody), []byte(reply), s)
 		require.Equal(t, strings.Replace(reply, "[TODO_ADD: title=p]", "", 1), string(c.Reply()))
 	})
 	t.Run("emptied reply is marked", func(t *testing.T) {
-		c, _ := runOverWire(t, s, callIn("e", helloBody), replyWith("[TODO_ADD: title=p]"))
+		c, _ := through(t, callIn("e", helloBody), replyWith("[TODO_ADD: title=p]"), s)
 		var by string
 		require.True(t, c.Noted(messages.NoteEmptied, &by))
 		require.Equal(t, "todo-list", by)
@@ -196,16 +196,16 @@ func (todoBrokenStore) Get(context.Context, string) (pipeline.StoreEntry, error)
 
 func TestTodoStore(t *testing.T) {
 	t.Parallel()
-	t.Run("S0-TODO-6 store down never fails the call", func(t *testing.T) {
+	t.Run("store down never fails the call (S0-TODO-6)", func(t *testing.T) {
 		t.Parallel()
 		s, err := stageNamed(t, "todo-list", depsWith(todoBrokenStore{}), nil)
 		require.NoError(t, err)
-		c, saw := runOverWire(t, s, callIn("s", helloBody), replyWith("a[TODO_ADD: title=p]"))
+		c, saw := through(t, callIn("s", helloBody), replyWith("a[TODO_ADD: title=p]"), s)
 		require.Nil(t, c.Fault)
 		require.JSONEq(t, helloBody, string(saw))
 		require.Equal(t, "a", textOf(c, 0))
 	})
-	t.Run("TD-13 concurrent calls lose nothing", func(t *testing.T) {
+	t.Run("concurrent calls lose nothing (TD-13)", func(t *testing.T) {
 		t.Parallel()
 		store := &pipeline.Memory{}
 		var wg sync.WaitGroup
@@ -234,7 +234,7 @@ func TestTodoStore(t *testing.T) {
 		store := &pipeline.Memory{}
 		s, err := stageNamed(t, "todo-list", depsWith(store), nil)
 		require.NoError(t, err)
-		c, _ := runOverWire(t, s, callIn("s", helloBody), replyWith(strings.Repeat("[TODO_ADD: title=x]", 203)))
+		c, _ := through(t, callIn("s", helloBody), replyWith(strings.Repeat("[TODO_ADD: title=x]", 203)), s)
 		var r stages.TodoReport
 		require.True(t, c.Noted(messages.NoteTodo, &r))
 		require.Len(t, r.Added, 200)

@@ -5,7 +5,6 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
 // ToolArgumentsConfig has no keys of its own: `tool.arguments` holds the global settings, each tool its own.
@@ -22,10 +21,6 @@ func newToolArguments(_ *ToolArgumentsConfig, d Deps) (pipeline.Stage, error) {
 	if err != nil {
 		return pipeline.Stage{}, err
 	}
-	parser := d.Parser
-	if parser == nil {
-		parser = &args.Parser{}
-	}
 	before := func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
 		def, err := d.Tools.Get(ctx, c.Tool)
 		if err != nil {
@@ -34,7 +29,7 @@ func newToolArguments(_ *ToolArgumentsConfig, d Deps) (pipeline.Stage, error) {
 		if f := def.Refuse(); f != nil {
 			return pipeline.Verdict{}, f
 		}
-		args, faults := def.ParseArguments(parser, c.Request(), d.Arguments, tools.rules.Effective(def))
+		args, faults := def.ParseArguments(d.Parser, c.Request(), d.Arguments, tools.rules.Effective(def))
 		if faults != nil {
 			c.Note(messages.NoteArgumentIssues, faults.Issues)
 			return pipeline.Verdict{}, faults.Fault()

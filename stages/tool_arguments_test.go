@@ -48,7 +48,7 @@ func TestToolArguments(t *testing.T) {
 	for range 2 { // delivered twice
 		_, err := s.Before(t.Context(), c)
 		require.NoError(t, err)
-		require.Equal(t, `{"a":7}`, string(c.Request()), "S2-ARG-5 S2-ARG-7")
+		require.Equal(t, `{"a":7}`, string(c.Request()), "(S2-ARG-5 S2-ARG-7)")
 	}
 	var changes []args.Change
 	require.True(t, c.Noted(messages.NoteArgumentChanges, &changes))
@@ -79,5 +79,5 @@ func TestToolTimeout(t *testing.T) {
 	_, err = s.Before(t.Context(), c)
 	require.NoError(t, err)
 	require.True(t, c.Noted(messages.NoteToolTimeout, &ms))
-	require.LessOrEqual(t, ms, int64(1000), "X-28: never more than is left of the call")
+	require.LessOrEqual(t, ms, int64(1000), "never more than is left of the call (X-28)")
 }

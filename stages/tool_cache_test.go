@@ -37,30 +37,30 @@ func TestToolCacheHits(t *testing.T) {
 		runs   int
 		result any
 	}{
-		"CA-1 same call": {def: reading("x"), a: in{args: `{"a":1}`}, b: in{args: `{"a":1}`}, runs: 1},
-		"CA-1 text": {def: reading("x"), a: in{args: `{}`}, b: in{args: `{}`}, runs: 1,
+		"same call (CA-1)": {def: reading("x"), a: in{args: `{"a":1}`}, b: in{args: `{"a":1}`}, runs: 1},
+		"text (CA-1)": {def: reading("x"), a: in{args: `{}`}, b: in{args: `{}`}, runs: 1,
 			result: "plain text"},
-		"CA-2 other order": {def: reading("x"), a: in{args: `{"a":1,"b":2}`}, b: in{args: `{"b":2,"a":1}`},
+		"other order (CA-2)": {def: reading("x"), a: in{args: `{"a":1,"b":2}`}, b: in{args: `{"b":2,"a":1}`},
 			runs: 1},
-		"CA-3 nested": {def: reading("x"), a: in{args: `{"o":{"p":[{"a":1,"b":2}]}}`},
+		"nested (CA-3)": {def: reading("x"), a: in{args: `{"o":{"p":[{"a":1,"b":2}]}}`},
 			b: in{args: `{"o":{"p":[{"b":2,"a":1.0}]}}`}, runs: 1},
-		"X-24 other values": {def: reading("x"), a: in{args: `{"a":9007199254740992}`},
+		"other values (X-24)": {def: reading("x"), a: in{args: `{"a":9007199254740992}`},
 			b: in{args: `{"a":9007199254740993}`}, runs: 2},
-		"CA-14 parsed":                {def: integer, a: in{args: `{"n":3}`}, b: in{args: `{"n":"3"}`}, runs: 1},
-		"CA-15 two tenants":           {def: reading("x"), a: in{tenant: "a"}, b: in{tenant: "b"}, runs: 2},
-		"CA-15 shared":                {def: shared, a: in{tenant: "a"}, b: in{tenant: "b"}, runs: 1},
+		"parsed (CA-14)":              {def: integer, a: in{args: `{"n":3}`}, b: in{args: `{"n":"3"}`}, runs: 1},
+		"two tenants (CA-15)":         {def: reading("x"), a: in{tenant: "a"}, b: in{tenant: "b"}, runs: 2},
+		"shared (CA-15)":              {def: shared, a: in{tenant: "a"}, b: in{tenant: "b"}, runs: 1},
 		"session scope":               {def: session, a: in{session: "s"}, b: in{session: "s"}, runs: 1},
 		"session scope, two sessions": {def: session, a: in{session: "s"}, b: in{session: "r"}, runs: 2},
-		"contracts 18 no session":     {def: session, runs: 2},
+		"no session":                  {def: session, runs: 2},
 		"undeclared":                  {def: undeclared, runs: 2},
 		"undeclared, a reading name":  {def: tool.Definition{Name: "get_x"}, runs: 1},
-		"X-25 send_email":             {def: email, runs: 2},
-		"X-25 declared cacheable":     {def: cached, runs: 1},
+		"send_email (X-25)":           {def: email, runs: 2},
+		"declared cacheable (X-25)":   {def: cached, runs: 1},
 		"wish off":                    {def: reading("x"), b: in{wish: "off"}, runs: 2},
 		"wish refresh":                {def: reading("x"), b: in{wish: "refresh"}, runs: 2},
-		"CA-9 create":                 {def: tool.Definition{Name: "create_x"}, runs: 2},
-		"CA-9 update":                 {def: tool.Definition{Name: "update_x"}, runs: 2},
-		"CA-9 delete":                 {def: tool.Definition{Name: "delete_x"}, runs: 2},
+		"create (CA-9)":               {def: tool.Definition{Name: "create_x"}, runs: 2},
+		"update (CA-9)":               {def: tool.Definition{Name: "update_x"}, runs: 2},
+		"delete (CA-9)":               {def: tool.Definition{Name: "delete_x"}, runs: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -93,7 +93,7 @@ func TestToolCacheHits(t *testing.T) {
 			require.Equal(t, row.runs == 1, metadata(t, second)["from_cache"] == true, "S2-CACHE-4")
 		})
 	}
-	t.Run("CA-4 other tool", func(t *testing.T) {
+	t.Run("other tool (CA-4)", func(t *testing.T) {
 		t.Parallel()
 		c := newToolChain(t, stages.Deps{}, nil, gives(reading("x"), `1`), gives(reading("y"), `2`))
 		require.Equal(t, "1", string(c.Run(t, "x", `{}`).Reply()))
@@ -109,9 +109,9 @@ func TestToolCacheStoresOnlySuccess(t *testing.T) {
 	stub := def
 	stub.StubData = tool.JSON(`{"sample":true}`)
 	for name, x := range map[string]chainTool{
-		"CA-5 fault":         gives(def, errors.New("boom")),
-		"CA-5 error result":  gives(def, toolbox.Result{Content: []byte(`{"no":1}`), IsError: true}),
-		"F3-11 stub or JSON": gives(stub, errors.New("boom")),
+		"fault (CA-5)":         gives(def, errors.New("boom")),
+		"error result (CA-5)":  gives(def, toolbox.Result{Content: []byte(`{"no":1}`), IsError: true}),
+		"stub or JSON (F3-11)": gives(stub, errors.New("boom")),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -136,19 +136,19 @@ func TestToolCacheTime(t *testing.T) {
 		s := c.stage(t, "tool-cache")
 		details := func() map[string]any { return s.Details(t.Context()) }
 		require.Equal(t, map[string]any{"cacheSize": 0, "cacheHits": int64(0), "cacheMisses": int64(0), "hitRate": 0.0,
-			"ttlMs": int64(300000), "maxEntries": 1000}, details(), "CA-11 S0-CACHE-8")
+			"ttlMs": int64(300000), "maxEntries": 1000}, details(), "(CA-11 S0-CACHE-8)")
 		run := func(name string) bool { return c.Plain(t, toolCall(name, `{}`)).Flag(messages.NoteCacheHit) }
 		require.False(t, run("x"))
 		<-time.After(5*time.Minute - time.Nanosecond)
 		require.True(t, run("x"))
 		<-time.After(time.Nanosecond)
 		require.Equal(t, 0, details()["cacheSize"])
-		require.False(t, run("x"), "CA-6: age exactly TTL")
+		require.False(t, run("x"), "age exactly TTL (CA-6)")
 		require.False(t, run("long"))
 		<-time.After(6 * time.Minute)
 		require.True(t, run("long"), "CA-16")
 		require.NoError(t, s.Sweep(t.Context()))
-		require.Equal(t, 1, details()["cacheSize"], "CA-7: the expired one is gone")
+		require.Equal(t, 1, details()["cacheSize"], "the expired one is gone (CA-7)")
 		require.Equal(t, time.Minute, s.SweepEvery, "S0-CACHE-6")
 	})
 }
@@ -176,9 +176,9 @@ func TestToolCacheDropsOldEntriesItself(t *testing.T) {
 		pipeline.Start(call)
 		_, err := s.Before(t.Context(), call)
 		require.NoError(t, err)
-		require.Equal(t, 1, s.Details(t.Context())["cacheSize"], "CA-6: removed by the look-up")
+		require.Equal(t, 1, s.Details(t.Context())["cacheSize"], "removed by the look-up (CA-6)")
 		require.NoError(t, s.Sweep(t.Context()))
-		require.Equal(t, 0, s.Details(t.Context())["cacheSize"], "CA-7: removed by the sweep")
+		require.Equal(t, 0, s.Details(t.Context())["cacheSize"], "removed by the sweep (CA-7)")
 	})
 }
 

@@ -198,7 +198,7 @@ func note[T any](c *messages.Call, key string) T {
 	return v
 }
 
-// The documents' nine and ours: one conflict, at tool 20, found and still in a fixed order.
+// The specification's nine and ours: one conflict, at tool 20, found and still in a fixed order.
 func TestDefaultOrders(t *testing.T) {
 	t.Parallel()
 	var m pipeline.Manager
@@ -212,7 +212,7 @@ func TestDefaultOrders(t *testing.T) {
 		require.NoError(t, m.Register(s, on))
 	}
 	conflicts := m.Conflicts()
-	require.Len(t, conflicts, 1, "OC-1 X-3 S0-ORDER-1")
+	require.Len(t, conflicts, 1, "(OC-1 X-3 S0-ORDER-1)")
 	require.Equal(t, pipeline.OrderConflict{Type: messages.Tool, Order: 20,
 		Names: []string{"CachingToolInterceptor", "LargeResultEvictionInterceptor"}}, conflicts[0])
 	names := []string{}
@@ -221,7 +221,7 @@ func TestDefaultOrders(t *testing.T) {
 	}
 	require.Equal(t, []string{"audit", "tool-fallback", "tool-arguments", "approval", "tool-cache",
 		"large-result-eviction", "tool-retry", "tool-error",
-		"rate-limit", "concurrency", "tool-pii", "timeout"}, names, "X-5: eviction inner to the cache; X-49")
+		"rate-limit", "concurrency", "tool-pii", "timeout"}, names, "eviction inner to the cache; X-49 (X-5)")
 }
 
 func TestToolChainPath(t *testing.T) {

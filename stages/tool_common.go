@@ -24,17 +24,11 @@ type toolPolicies struct {
 	rules tool.Rules
 }
 
-var errNoTools = errors.New("no tool registry is given")
-
 func newToolPolicies(d Deps) (toolPolicies, error) {
 	if d.Tools == nil {
-		return toolPolicies{}, errNoTools
+		return toolPolicies{}, errors.New("no tool registry is given")
 	}
-	p := toolPolicies{d.Tools, tool.DefaultRules()}
-	if d.Rules != nil {
-		p.rules = *d.Rules
-	}
-	return p, nil
+	return toolPolicies{d.Tools, d.rules()}, nil
 }
 
 // of returns the definition of the call's tool, in the version that tool-arguments resolved, and its policy. A registry
@@ -96,20 +90,21 @@ func identify(c *messages.Call, def *tool.Definition, e tool.Effective) (id call
 	return id, true
 }
 
-// key is where the identity is found in a store: the tenant for people, and a hash in which each part has its length
-// before it, so that none can reach into another.
+// key is where the identity is found in a store: the tenant for people, and a hash of it all.
 func (i callIdentity) key() string {
+	parts := append(slices.Clone(i.Scope), i.Tool, string(i.Arguments))
+	return messages.Key(i.Scope[min(1, len(i.Scope)-1)], hashOf(parts...))
+}
+
+// hashOf is the SHA-256 over the parts, in hexadecimal. Each has its length before it, so that none can reach into
+// another.
+func hashOf(parts ...string) string {
 	h := sha256.New()
-	part := func(b []byte) {
-		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(b))))
-		h.Write(b)
+	for _, s := range parts {
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(s))))
+		h.Write([]byte(s))
 	}
-	for _, s := range i.Scope {
-		part([]byte(s))
-	}
-	part([]byte(i.Tool))
-	part(i.Arguments)
-	return messages.Key(i.Scope[min(1, len(i.Scope)-1)], hex.EncodeToString(h.Sum(nil)))
+	return hex.EncodeToString(h.Sum(nil))
 }
 
 func (i callIdentity) same(o callIdentity) bool {

@@ -41,7 +41,7 @@ func graceful(t testing.TB, c *messages.Call) map[string]string {
 	require.Equal(t, "graceful_error", metadata(t, c)["fallback"])
 	var m map[string]any
 	require.NoError(t, json.Unmarshal(c.Reply(), &m))
-	require.Equal(t, map[string]any{"fallback": "graceful_error"}, m[messages.MarkField], "F3-10: the model sees it")
+	require.Equal(t, map[string]any{"fallback": "graceful_error"}, m[messages.MarkField], "the model sees it (F3-10)")
 	out := map[string]string{}
 	for _, k := range []string{"error", "tool", "message", "suggestion"} {
 		out[k] = m[k].(string)
@@ -64,20 +64,21 @@ func TestToolFallbackStale(t *testing.T) {
 		want   string // the mark; empty: graceful_error
 		reply  string
 	}{
-		"F3-1": {def: reading("x"), wait: 10 * time.Minute, result: `{"v":1}`, want: "stale_cache",
+		"json (F3-1)": {def: reading("x"), wait: 10 * time.Minute, result: `{"v":1}`, want: "stale_cache",
 			reply: `{"v":1,"_shallot":{"fallback":"stale_cache","stored":"2000-01-01T00:00:00Z"}}`},
-		"F3-1 text": {def: reading("x"), wait: 10 * time.Minute, result: "sunny", want: "stale_cache",
+		"text (F3-1)": {def: reading("x"), wait: 10 * time.Minute, result: "sunny", want: "stale_cache",
 			reply: `"sunny\n[fallback=stale_cache, stored 2000-01-01T00:00:00Z]"`},
-		"F3-1 list": {def: reading("x"), wait: 10 * time.Minute, result: `[1,2]`, want: "stale_cache",
+		"list (F3-1)": {def: reading("x"), wait: 10 * time.Minute, result: `[1,2]`, want: "stale_cache",
 			reply: `{"result":[1,2],"_shallot":{"fallback":"stale_cache","stored":"2000-01-01T00:00:00Z"}}`},
-		"F3-1 without tool-cache": {def: reading("x"), wait: 10 * time.Minute, result: `{"v":1}`, cache: "off",
+		"without tool-cache (F3-1)": {def: reading("x"), wait: 10 * time.Minute, result: `{"v":1}`, cache: "off",
 			want: "stale_cache"},
-		"F3-1 before the stub":      {def: stub, wait: 10 * time.Minute, result: `{"v":1}`, want: "stale_cache"},
-		"F3-7 31 min ago":           {def: reading("x"), wait: 31 * time.Minute, result: `{"v":1}`},
-		"F3-7 exactly 30 min":       {def: reading("x"), wait: 30 * time.Minute, result: `{"v":1}`},
-		"F3-8 other args":           {def: reading("x"), wait: 10 * time.Minute, args: `{"other":1}`, result: `{"v":1}`},
-		"other tenant":              {def: reading("x"), wait: 10 * time.Minute, tenant: "t2", result: `{"v":1}`},
-		"contracts 11 not for them": {def: write, wait: 10 * time.Minute, result: `{"v":1}`},
+		"before the stub (F3-1)": {def: stub, wait: 10 * time.Minute, result: `{"v":1}`, want: "stale_cache"},
+		"31 min ago (F3-7)":      {def: reading("x"), wait: 31 * time.Minute, result: `{"v":1}`},
+		"exactly 30 min (F3-7)":  {def: reading("x"), wait: 30 * time.Minute, result: `{"v":1}`},
+		"other args (F3-8)": {def: reading("x"), wait: 10 * time.Minute, args: `{"other":1}`,
+			result: `{"v":1}`},
+		"other tenant":                       {def: reading("x"), wait: 10 * time.Minute, tenant: "t2", result: `{"v":1}`},
+		"none where the effect is not known": {def: write, wait: 10 * time.Minute, result: `{"v":1}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -114,7 +115,7 @@ func TestToolFallbackStale(t *testing.T) {
 			})
 		})
 	}
-	t.Run("F3-7 a cache hit does not make a result younger", func(t *testing.T) {
+	t.Run("a cache hit does not make a result younger (F3-7)", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			def := reading("x")
@@ -134,7 +135,7 @@ func TestToolFallbackLadder(t *testing.T) {
 	stub := reading("x")
 	stub.InputSchema = tool.JSON(`{"properties":{"n":{"type":"integer"}}}`)
 	stub.StubData = tool.JSON(`{"note":"sample","fallback":1}`)
-	t.Run("F3-2 F3-11", func(t *testing.T) {
+	t.Run("stub data stands in, marked (F3-2 F3-11)", func(t *testing.T) {
 		t.Parallel()
 		c := newToolChain(t, stages.Deps{}, nil, once(stub, 0, "", errors.New("boom")))
 		out := c.Run(t, "x", `{}`)
@@ -143,7 +144,7 @@ func TestToolFallbackLadder(t *testing.T) {
 		require.Equal(t, "boom", strings.TrimPrefix(note[map[string]any](out, messages.NoteToolFault)["message"].(string),
 			"tool 'x' failed: "))
 	})
-	t.Run("F3-9 RP-7 X-33", func(t *testing.T) {
+	t.Run("bad arguments get no data (F3-9 RP-7 X-33)", func(t *testing.T) {
 		t.Parallel()
 		c := newToolChain(t, stages.Deps{}, nil, once(stub, 0, "", errors.New("boom")))
 		got := graceful(t, c.Run(t, "x", `{"n":"no number"}`))
@@ -161,29 +162,29 @@ func TestToolFallbackLadder(t *testing.T) {
 		"connect error": {errConnect, "network_error", later, ""},
 		"reset":         {syscall.ECONNRESET, "network_error", later, ""},
 		"other":         {errors.New("boom"), "internal_error", later, "tool 'x' failed: boom"},
-		"F3-5": {errors.New("a \"b\" \\ c\n\r\t\x01"), "internal_error", later,
+		"odd characters (F3-5)": {errors.New("a \"b\" \\ c\n\r\t\x01"), "internal_error", later,
 			"tool 'x' failed: a \"b\" \\ c\n\r\t\x01"},
-		"F3-6": {&messages.Fault{Code: messages.ToolError}, "internal_error", later, ""},
+		"no message (F3-6)": {&messages.Fault{Code: messages.ToolError}, "internal_error", later, ""},
 	} {
-		t.Run("F3-3 F3-4 "+name, func(t *testing.T) {
+		t.Run(name+" (F3-3 F3-4)", func(t *testing.T) {
 			t.Parallel()
 			c := newToolChain(t, stages.Deps{}, nil, once(reading("x"), 0, "", row.err))
 			got := graceful(t, c.Run(t, "x", `{}`))
 			require.Equal(t, row.class, got["error"])
 			require.Equal(t, "x", got["tool"])
 			require.Equal(t, row.suggestion, got["suggestion"])
-			if row.message != "" || name == "F3-6" {
+			if row.message != "" || name == "no message (F3-6)" {
 				require.Equal(t, row.message, got["message"])
 			}
 		})
 	}
-	t.Run("F3-4 X-32 unknown tool", func(t *testing.T) {
+	t.Run("unknown tool (F3-4 X-32)", func(t *testing.T) {
 		t.Parallel()
 		c := newToolChain(t, stages.Deps{}, nil)
 		got := graceful(t, c.Run(t, "nowhere", `{}`))
 		require.Equal(t, []string{"tool_not_found", "nowhere", later}, []string{got["error"], got["tool"], got["suggestion"]})
 	})
-	t.Run("contracts 13 error results pass", func(t *testing.T) {
+	t.Run("error results pass", func(t *testing.T) {
 		t.Parallel()
 		c := newToolChain(t, stages.Deps{}, nil,
 			gives(reading("x"), toolbox.Result{Content: []byte(`{"no":"such city"}`), IsError: true}),
@@ -192,9 +193,9 @@ func TestToolFallbackLadder(t *testing.T) {
 		require.Equal(t, `{"no":"such city"}`, string(out.Reply()))
 		require.True(t, out.Flag(messages.NoteIsError))
 		require.NotContains(t, out.Notes, messages.NoteDegraded)
-		require.Equal(t, "", graceful(t, c.Run(t, "y", `{}`))["message"], "F3-6: an error result that says nothing")
+		require.Equal(t, "", graceful(t, c.Run(t, "y", `{}`))["message"], "an error result that says nothing (F3-6)")
 	})
-	t.Run("contracts 13 graceful-is-error", func(t *testing.T) {
+	t.Run("graceful-is-error decides, or leaves it to the face", func(t *testing.T) {
 		t.Parallel()
 		for says, want := range map[string]string{"true": "true", "false": "false", "auto": ""} {
 			c := newToolChain(t, stages.Deps{Fallback: &stages.FallbackRules{GracefulIsError: says}}, nil,
@@ -202,7 +203,7 @@ func TestToolFallbackLadder(t *testing.T) {
 			require.Equal(t, want, string(c.Run(t, "x", `{}`).Notes[messages.NoteIsError]), says)
 		}
 	})
-	t.Run("S2-FALL-1 no rung holds", func(t *testing.T) {
+	t.Run("no rung holds (S2-FALL-1)", func(t *testing.T) {
 		t.Parallel()
 		c := newToolChain(t, stages.Deps{Fallback: &stages.FallbackRules{Rungs: []string{"stub_data"}}}, nil,
 			once(reading("x"), 0, "", errors.New("boom")))
@@ -216,7 +217,7 @@ func TestToolFallbackStandsAside(t *testing.T) {
 	t.Parallel()
 	stub := tool.Definition{Name: "x", Policy: tool.Policy{Effect: tool.EffectExternal},
 		StubData: tool.JSON(`{"sent":true}`)}
-	t.Run("contracts 10 outcome unknown", func(t *testing.T) {
+	t.Run("nothing stands in for an unknown outcome", func(t *testing.T) {
 		t.Parallel()
 		c := newToolChain(t, stages.Deps{}, nil, once(stub, 0, "", context.DeadlineExceeded))
 		out := c.Run(t, "x", `{}`)
@@ -237,14 +238,14 @@ func TestToolFallbackStandsAside(t *testing.T) {
 		"forbidden": messages.NewFault(messages.Forbidden, "no"),
 		"cancelled": messages.NewFault(messages.Cancelled, "gone").From("caller"),
 	} {
-		t.Run("contracts 7 "+name, func(t *testing.T) {
+		t.Run("nothing stands in for what was "+name, func(t *testing.T) {
 			t.Parallel()
 			c := with(t, stub,
 				extra(55, func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Verdict{}, f }))
 			require.Equal(t, f.Code, c.Run(t, "x", `{}`).Fault.Code)
 		})
 	}
-	t.Run("contracts 7 stopped", func(t *testing.T) {
+	t.Run("nothing stands in for what was stopped", func(t *testing.T) {
 		t.Parallel()
 		c := with(t, stub,
 			extra(55, func(context.Context, *messages.Call) (pipeline.Verdict, error) { return pipeline.Stop(), nil }))

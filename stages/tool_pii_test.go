@@ -30,13 +30,13 @@ func TestToolPII(t *testing.T) {
 			`"text":"x [REDACTED_EMAIL]"}],"isError":false}`,
 	} {
 		c := messages.NewCall(messages.Tool, "t1", []byte(`{}`))
-		c, _ = runOverWire(t, s, c, []byte(in))
+		c, _ = through(t, c, []byte(in), s)
 		require.Equal(t, want, string(c.Reply()), in)
 	}
 	blocked, err := stageNamed(t, "tool-pii", stages.Deps{},
 		func(c any) { c.(*stages.ToolPIIConfig).Rules = rule("email", "BLOCK") })
 	require.NoError(t, err)
-	c, _ := runOverWire(t, blocked, messages.NewCall(messages.Tool, "t1", []byte(`{}`)), []byte(`joe@example.com`))
+	c, _ := through(t, messages.NewCall(messages.Tool, "t1", []byte(`{}`)), []byte(`joe@example.com`), blocked)
 	require.Equal(t, messages.Blocked, c.Fault.Code)
 	require.False(t, c.HasReply())
 

@@ -158,9 +158,8 @@ func (r *toolRetry) after(ctx context.Context, c *messages.Call) (pipeline.Verdi
 		return r.end(c), nil
 	}
 	if r.cfg.ExecutedBy == retryByCaller {
-		c.Note(messages.NoteShouldRetry, true)
-		c.Note(messages.NoteSuggestedDelay, delay.Milliseconds())
-		r.forget(c)
+		markRetry(c, delay)
+		forget(c)
 		return pipeline.Continue(), nil
 	}
 	delay, created := decideRetry(ctx, r.deps, c, retryRecord{Max: st.Policy.MaxAttempts, Last: f.Code}, delay)
@@ -169,8 +168,7 @@ func (r *toolRetry) after(ctx context.Context, c *messages.Call) (pipeline.Verdi
 		r.deps.Log.InfoContext(ctx, "tool failed and is tried again", "call", c.ID, "tool", c.Tool,
 			"attempt", fmt.Sprintf("%d/%d", attempt+1, st.Policy.MaxAttempts), "delay", delay, "code", f.Code)
 	}
-	c.Note(messages.NoteShouldRetry, true)
-	c.Note(messages.NoteSuggestedDelay, delay.Milliseconds())
+	markRetry(c, delay)
 	clearAttempt(c)
 	for _, note := range []string{messages.NoteIsError, messages.NoteStructured, messages.NoteMetadata} {
 		c.Unnote(note)
@@ -216,13 +214,7 @@ func (r *toolRetry) exhaust(c *messages.Call, last *messages.Fault, attempts int
 
 // end notes that no attempt follows.
 func (r *toolRetry) end(c *messages.Call) pipeline.Verdict {
-	c.Note(messages.NoteShouldRetry, false)
-	c.Unnote(messages.NoteSuggestedDelay)
-	r.forget(c)
+	unmarkRetry(c)
+	forget(c)
 	return pipeline.Continue()
-}
-
-func (r *toolRetry) forget(c *messages.Call) {
-	stage, _ := c.Slip.Stage()
-	c.Forget(stage)
 }

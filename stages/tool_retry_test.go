@@ -44,35 +44,40 @@ func TestToolRetry(t *testing.T) {
 		total  int64
 		gone   int64
 		says   string
+		marks  int64 // suggested delay in ms, where the caller is to try again
 	}{
-		"RT-1": {tool: fails(reading("x"), 2, boom), runs: 3, delays: ms(500, 1000), ok: true, total: 2},
-		"RT-2": {tool: gives(reading("x"), boom), runs: 3, delays: ms(500, 1000), total: 2, gone: 1,
+		"the third attempt succeeds (RT-1)": {tool: fails(reading("x"), 2, boom), runs: 3, delays: ms(500, 1000), ok: true,
+			total: 2},
+		"all attempts fail (RT-2)": {tool: gives(reading("x"), boom), runs: 3, delays: ms(500, 1000), total: 2, gone: 1,
 			says: "All 3 attempts failed: tool 'x' failed: boom"},
-		"RT-3": {tool: gives(reading("x"), `1`), runs: 1, ok: true},
-		"RT-4": {config: "max-retries: 3", tool: gives(reading("x"), boom), runs: 4,
+		"success is not retried (RT-3)": {tool: gives(reading("x"), `1`), runs: 1, ok: true},
+		"delays double (RT-4)": {config: "max-retries: 3", tool: gives(reading("x"), boom), runs: 4,
 			delays: ms(500, 1000, 2000), total: 3, gone: 1},
-		"RT-6": {config: "executed-by: caller", tool: gives(reading("x"), boom), runs: 1,
+		"the caller tries again (RT-6)": {config: "executed-by: caller", tool: gives(reading("x"), boom), runs: 1, marks: 500,
 			says: "tool 'x' failed: boom"},
-		"RT-8": {config: "max-retries: 0", tool: gives(reading("x"), boom), runs: 1,
+		"no retries (RT-8)": {config: "max-retries: 0", tool: gives(reading("x"), boom), runs: 1,
 			says: "tool 'x' failed: boom"},
-		"RT-11": {config: "tools: [a]", tool: gives(reading("x"), boom), runs: 1},
-		"RT-12 cap": {config: "{max-retries: 2, base-delay: 20s, max-delay: 21s}",
+		"only of the tools named (RT-11)": {config: "tools: [a]", tool: gives(reading("x"), boom), runs: 1},
+		"cap (RT-12)": {config: "{max-retries: 2, base-delay: 20s, max-delay: 21s}",
 			tool: fails(reading("x"), 2, boom), runs: 3, delays: ms(20000, 21000), ok: true, total: 2},
-		"RP-1": {tool: gives(withRetry(reading("x"), tool.NoRetry()), timeout), runs: 1},
-		"RP-2": {tool: fails(withRetry(reading("x"), tool.NetworkRetry()), 2, errConnect), runs: 3,
+		"the tool wants none (RP-1)": {tool: gives(withRetry(reading("x"), tool.NoRetry()), timeout), runs: 1},
+		"the tool retries the network (RP-2)": {tool: fails(withRetry(reading("x"), tool.NetworkRetry()), 2, errConnect),
+			runs:   3,
 			delays: ms(1000, 2000), ok: true, total: 2},
-		"RP-3": {tool: gives(withRetry(reading("x"), tool.NetworkRetry()), boom), runs: 1},
-		"RP-4": {tool: gives(withRetry(reading("x"), tool.IdempotentSafeRetry()), boom), runs: 2,
+		"the network, and nothing else (RP-3)": {tool: gives(withRetry(reading("x"), tool.NetworkRetry()), boom), runs: 1},
+		"the tool retries once (RP-4)": {tool: gives(withRetry(reading("x"), tool.IdempotentSafeRetry()), boom), runs: 2,
 			delays: ms(300), total: 1, gone: 1, says: "All 2 attempts failed: tool 'x' failed: boom"},
-		"RP-5": {config: "max-retries: 9",
+		"the policy of the tool goes before (RP-5)": {config: "max-retries: 9",
 			tool: gives(withRetry(reading("x"), tool.NoRetry()), errConnect), runs: 1},
-		"RP-6 X-30": {tool: fails(withRetry(reading("x"), tool.NetworkRetry()), 1, timeout), runs: 2,
+		"a time limit counts as the network (RP-6 X-30)": {tool: fails(withRetry(reading("x"), tool.NetworkRetry()), 1,
+			timeout), runs: 2,
 			delays: ms(1000), ok: true, total: 1},
-		"contracts 11 no proof": {tool: gives(external, boom), runs: 1},
-		"contracts 11 proof":    {tool: fails(external, 2, errConnect), runs: 3, delays: ms(500, 1000), ok: true, total: 2},
-		"contracts 10 unknown":  {tool: gives(external, timeout), runs: 1},
-		"S2-RETRY-7 create":     {tool: gives(tool.Definition{Name: "create_order"}, boom), runs: 1},
-		"contracts 13 result": {tool: gives(reading("x"), toolbox.Result{Content: []byte(`{"e":1}`), IsError: true}),
+		"not idempotent, it may have run": {tool: gives(external, boom), runs: 1},
+		"not idempotent, it did not run": {tool: fails(external, 2, errConnect), runs: 3, delays: ms(500, 1000), ok: true,
+			total: 2},
+		"the outcome is unknown": {tool: gives(external, timeout), runs: 1},
+		"create (S2-RETRY-7)":    {tool: gives(tool.Definition{Name: "create_order"}, boom), runs: 1},
+		"an error result": {tool: gives(reading("x"), toolbox.Result{Content: []byte(`{"e":1}`), IsError: true}),
 			runs: 3, delays: ms(500, 1000), total: 2, gone: 1, ok: true},
 		"Retry-After is kept to": {tool: fails(reading("x"), 1,
 			&messages.Fault{Code: messages.ToolNetwork, RetryAfter: 7 * time.Second}), runs: 2, delays: ms(7000), ok: true,
@@ -96,10 +101,10 @@ func TestToolRetry(t *testing.T) {
 					require.Equal(t, messages.RetriesExhausted, out.Fault.Code, "S2-RETRY-9")
 					require.Equal(t, messages.ToolError, out.Fault.Last)
 				}
-				require.Equal(t, name == "RT-6", note[bool](out, messages.NoteShouldRetry))
-				require.Equal(t, map[string]int64{"RT-6": 500}[name], note[int64](out, messages.NoteSuggestedDelay))
+				require.Equal(t, row.marks > 0, note[bool](out, messages.NoteShouldRetry))
+				require.Equal(t, row.marks, note[int64](out, messages.NoteSuggestedDelay))
 				d := c.stage(t, "tool-retry").Details(t.Context())
-				require.Equal(t, row.total, d["totalRetries"], "S0-RETRY-7: once for each, however often delivered")
+				require.Equal(t, row.total, d["totalRetries"], "once for each, however often delivered (S0-RETRY-7)")
 				if row.gone == 0 {
 					require.Zero(t, d["retriesExhausted"])
 				} else {
@@ -116,7 +121,7 @@ func TestToolRetryInTime(t *testing.T) {
 		<-ctx.Done()
 		return toolbox.Result{}, ctx.Err()
 	}
-	t.Run("TO-6 RP-8 RT-2", func(t *testing.T) {
+	t.Run("attempts that time out end as one fault (TO-6 RP-8 RT-2)", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			def := reading("x")
@@ -125,7 +130,7 @@ func TestToolRetryInTime(t *testing.T) {
 			begin := time.Now()
 			out := c.Plain(t, toolCall("x", `{}`))
 			require.Equal(t, 3*100*time.Millisecond+1500*time.Millisecond, time.Since(begin),
-				"TO-6: attempts and waits, no more")
+				"attempts and waits, no more (TO-6)")
 			got := graceful(t, out)
 			require.Equal(t, "All 3 attempts failed: Tool 'x' timed out after 100ms", got["message"], "RP-8")
 			require.Equal(t, "timeout", got["error"])
@@ -134,7 +139,7 @@ func TestToolRetryInTime(t *testing.T) {
 				"retriesExhausted": int64(1)}, d)
 		})
 	})
-	t.Run("RT-9", func(t *testing.T) {
+	t.Run("a cancel ends the wait (RT-9)", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			c := newToolChain(t, stages.Deps{}, nil, gives(reading("x"), errors.New("boom")))
@@ -148,7 +153,7 @@ func TestToolRetryInTime(t *testing.T) {
 			require.Equal(t, 1, c.Runs("x"))
 		})
 	})
-	t.Run("RT-10", func(t *testing.T) {
+	t.Run("a held call is not retried (RT-10)", func(t *testing.T) {
 		t.Parallel()
 		c := newToolChain(t, stages.Deps{}, nil, gives(reading("x"), errors.New("boom")))
 		hold := pipeline.Stage{Name: "hold", Kind: messages.Tool, Order: 52,
@@ -177,7 +182,7 @@ func (o oddTools) Get(context.Context, string) (*tool.Definition, error) {
 
 func TestToolRetryWithoutPolicy(t *testing.T) {
 	t.Parallel()
-	for name, odd := range map[string]oddTools{"RP-9 panic": {}, "RP-9 error": {err: errors.New("no policy")}} {
+	for name, odd := range map[string]oddTools{"panic (RP-9)": {}, "error (RP-9)": {err: errors.New("no policy")}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := newToolChain(t, stages.Deps{}, nil, gives(reading("x"), errors.New("boom")))

@@ -60,13 +60,19 @@ func newToolSelection(conf *ToolSelectionConfig, d Deps) (pipeline.Stage, error)
 	t := &toolSelector{conf: *conf, log: d.Log, warned: make([]atomic.Bool, len(conf.AlwaysInclude))}
 	t.explicit = d.Explicit == nil || d.Explicit("agent.interceptor.tool-selection.always-include")
 	s := pipeline.Stage{
-		Before: t.before,
-		Reads:  []string{"request.messages", "request.tools"}, Writes: []string{"request.tools"},
+		Before: t.before, Plain: withoutTools,
+		Reads: []string{"request.messages", "request.tools"}, Writes: []string{"request.tools"},
 	}
 	if conf.Strict {
 		s.After, s.ReadsAfter = t.after, []string{"reply"}
 	}
 	return s, nil
+}
+
+// withoutTools reports whether there is nothing to select from.
+func withoutTools(c *messages.Call) bool {
+	_, tools := rawjson.Field(c.Request(), "tools")
+	return !c.Slip.Back && !tools
 }
 
 type toolSelector struct {

@@ -51,24 +51,24 @@ func TestToolScores(t *testing.T) {
 		set        func(*stages.ToolSelectionConfig)
 		want       int
 	}{
-		"TS-1 full name and parts": {tool: "searchWeb", text: "用 searchWeb 查", want: 16},
-		"TS-1 with two description words": {tool: "searchWeb finds pages", text: "用 searchWeb 查 pages finds",
+		"full name and parts (TS-1)": {tool: "searchWeb", text: "用 searchWeb 查", want: 16},
+		"with two description words (TS-1)": {tool: "searchWeb finds pages", text: "用 searchWeb 查 pages finds",
 			want: 20},
-		"TS-2 a part":                   {tool: "searchWeb", text: "search something", want: 3},
-		"TS-3 description words":        {tool: "zz alpha,beta", text: "beta and alpha", want: 4},
-		"TS-3 a word twice counts once": {tool: "zz alpha alpha", text: "alpha", want: 2},
-		"TS-10 getURLInfo":              {tool: "getURLInfo", text: "URL", want: 3},
-		"TS-10 last part":               {tool: "getURLInfo", text: "Info", want: 3},
-		"X-46 snake case":               {tool: "send_mail", text: "mail", want: 3},
-		"X-46 case":                     {tool: "searchWeb", text: "SEARCH", want: 0},
-		"X-46 case-sensitive false": {tool: "searchWeb", text: "SEARCHWEB",
+		"a part (TS-2)":                   {tool: "searchWeb", text: "search something", want: 3},
+		"description words (TS-3)":        {tool: "zz alpha,beta", text: "beta and alpha", want: 4},
+		"a word twice counts once (TS-3)": {tool: "zz alpha alpha", text: "alpha", want: 2},
+		"getURLInfo (TS-10)":              {tool: "getURLInfo", text: "URL", want: 3},
+		"last part (TS-10)":               {tool: "getURLInfo", text: "Info", want: 3},
+		"snake case (X-46)":               {tool: "send_mail", text: "mail", want: 3},
+		"case (X-46)":                     {tool: "searchWeb", text: "SEARCH", want: 0},
+		"case-sensitive false (X-46)": {tool: "searchWeb", text: "SEARCHWEB",
 			set: func(c *stages.ToolSelectionConfig) { c.CaseSensitive = false }, want: 16},
-		"X-46 CJK runs whole": {tool: "zz 查询天气, weather数据", text: "天气 数据 weather",
+		"CJK runs whole (X-46)": {tool: "zz 查询天气, weather数据", text: "天气 数据 weather",
 			want: 4},
-		"X-46 CJK run in the message": {tool: "zz 查询天气", text: "请查询天气吧", want: 2},
-		"X-46 words by spaces": {tool: "zz alpha,beta x", text: "alpha beta x",
+		"CJK run in the message (X-46)": {tool: "zz 查询天气", text: "请查询天气吧", want: 2},
+		"words by spaces (X-46)": {tool: "zz alpha,beta x", text: "alpha beta x",
 			set: func(c *stages.ToolSelectionConfig) { c.DescriptionWords = "spaces" }, want: 2},
-		"X-46 letters split at digits":       {tool: "zz a1b", text: "b a", want: 4},
+		"letters split at digits (X-46)":     {tool: "zz a1b", text: "b a", want: 4},
 		"only the newest user message":       {tool: "searchWeb", text: "nothing", want: 0},
 		"an empty description and no letter": {tool: "a1", text: "1", want: 0},
 	} {
@@ -100,33 +100,33 @@ func TestToolSelection(t *testing.T) {
 		return func(c *stages.ToolSelectionConfig) { c.AlwaysInclude = names }
 	}
 	all := numbered(15)
-	t.Run("TS-4 always-include outside the top", func(t *testing.T) {
+	t.Run("always-include outside the top (TS-4)", func(t *testing.T) {
 		t.Parallel()
 		require.Equal(t, append(numbered(10), "t14", "t12"), pick(t, offer("t00", "", all...), always("t14", "t12", "t14")))
 	})
-	t.Run("TS-5 always-include inside the top", func(t *testing.T) {
+	t.Run("always-include inside the top (TS-5)", func(t *testing.T) {
 		t.Parallel()
 		require.Equal(t, numbered(10), pick(t, offer("t00", "", all...), always("t03", "t09")))
 	})
-	t.Run("TS-6 seven tools keep every byte", func(t *testing.T) {
+	t.Run("seven tools keep every byte (TS-6)", func(t *testing.T) {
 		t.Parallel()
 		body := offer("t06", "", numbered(7)...)
 		s := mustShape[stages.ToolSelectionConfig](t, "tool-selection", stages.Deps{}, nil)
 		require.Equal(t, string(body), string(shape(t, s, body).Request()))
 	})
-	t.Run("TS-7 equal scores", func(t *testing.T) {
+	t.Run("equal scores (TS-7)", func(t *testing.T) {
 		t.Parallel()
 		for range 100 {
 			require.Equal(t, []string{"t13", "t14", "t00", "t01"}, pick(t, offer("t13 t14", "", all...),
 				func(c *stages.ToolSelectionConfig) { c.MaxTools = 4; c.AlwaysInclude = nil }))
 		}
 	})
-	t.Run("TS-7 X-46 ties by name", func(t *testing.T) {
+	t.Run("ties by name (TS-7 X-46)", func(t *testing.T) {
 		t.Parallel()
 		require.Equal(t, []string{"d", "a"}, pick(t, offer("d", "", "c", "b", "a", "d"),
 			func(c *stages.ToolSelectionConfig) { c.MaxTools = 2; c.Ties = "name" }))
 	})
-	t.Run("TS-8 a missing tool", func(t *testing.T) {
+	t.Run("a missing tool (TS-8)", func(t *testing.T) {
 		t.Parallel()
 		var log bytes.Buffer
 		s := mustShape(t, "tool-selection", stages.Deps{Log: logger(&log)}, always("nowhere"))
@@ -137,7 +137,7 @@ func TestToolSelection(t *testing.T) {
 		require.Equal(t, 1, strings.Count(log.String(), "level=WARN"), log.String())
 		require.Contains(t, log.String(), "tool=nowhere")
 	})
-	t.Run("TS-9 CX-5 nothing matches", func(t *testing.T) {
+	t.Run("nothing matches (TS-9 CX-5)", func(t *testing.T) {
 		t.Parallel()
 		tools := append(numbered(14), "getCurrentTime")
 		require.Equal(t, tools, pick(t, offer("yes", "", tools...), nil), "nothing says which can be missed")
@@ -177,10 +177,10 @@ func TestToolSelectionStrict(t *testing.T) {
 		`{"index":1,"message":{"role":"assistant","tool_calls":[{"id":"3","type":"function","function":{"name":"t12",` +
 		`"arguments":"{}"}},{"id":"4","type":"function","function":{"name":"unheard","arguments":"{}"}}]}}]}`
 	for _, strict := range []bool{false, true} {
-		t.Run(fmt.Sprintf("TS-11 strict %v", strict), func(t *testing.T) {
+		t.Run(fmt.Sprintf("strict %v (TS-11)", strict), func(t *testing.T) {
 			t.Parallel()
 			s := mustShape(t, "tool-selection", stages.Deps{}, func(c *stages.ToolSelectionConfig) { c.Strict = strict })
-			c, _ := through(t, call(offer("t00", "", numbered(15)...)), reply, s)
+			c, _ := through(t, call(offer("t00", "", numbered(15)...)), []byte(reply), s)
 			require.Equal(t, reply, string(c.Reply()), "replies are never changed")
 			var allowed []string
 			require.True(t, c.Noted(messages.NoteToolsAllowed, &allowed))

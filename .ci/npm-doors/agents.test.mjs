@@ -1,7 +1,7 @@
 // @openai/agents: it speaks the Responses API by default.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { Agent, OpenAIConversationsSession, run, setDefaultOpenAIClient, setTracingDisabled, tool } from '@openai/agents'
+import { Agent, hostedMcpTool, OpenAIConversationsSession, run, setDefaultOpenAIClient, setTracingDisabled, tool } from '@openai/agents'
 import OpenAI from 'openai'
 import { z } from 'zod'
 import { fails, v1 } from './helpers.mjs'
@@ -40,6 +40,21 @@ test('a session in a conversation', async () => {
   assert.equal((await run(agent, 'two', { session })).finalOutput, 'two')
   assert.equal((await session.getItems()).length, 4)
   await session.clearSession()
+})
+
+test('a tool that waits for a yes: hosted MCP with approval, plain and streamed', async () => {
+  const hosted = hostedMcpTool({ serverLabel: 'shallot', serverUrl: 'http://unused.invalid', requireApproval: 'always' })
+  const agent = new Agent({ name: 'a', model: 'agent/clerk', tools: [hosted] })
+  for (const stream of [false, true]) {
+    let r = await run(agent, 'add', { stream })
+    if (stream) await r.completed
+    assert.deepEqual(r.interruptions.map(i => i.rawItem.name), ['add'])
+    r.state.approve(r.interruptions[0])
+    r = await run(agent, r.state, { stream })
+    if (stream) await r.completed
+    assert.deepEqual(r.interruptions, [])
+    assert.match(r.finalOutput, /^{"sum":/)
+  }
 })
 
 test('errors', async () => {

@@ -90,6 +90,26 @@ for (const [name, OpenAI] of Object.entries({ openai6: OpenAI6, openai7: OpenAI7
     assert.equal((await client.conversations.delete(c.id)).deleted, true)
   })
 
+  test(`${name}: compact`, async () => {
+    const r = await client.responses.create({ model: 'demo/echo', input: 'remember me' })
+    const c = await client.responses.compact({ model: 'demo/echo', previous_response_id: r.id })
+    assert.deepEqual([c.object, c.output.at(-1).type], ['response.compaction', 'compaction'])
+    const next = await client.responses.create({ model: 'demo/echo', input: [...c.output, { role: 'user', content: 'so' }] })
+    assert.match(next.output_text, /Summary of the conversation[^]*so$/)
+  })
+
+  test(`${name}: an agent of the gateway, and an approval`, async () => {
+    const asks = await client.responses.stream({ model: 'agent/clerk', input: 'add' }).finalResponse()
+    const ask = asks.output.find(i => i.type === 'mcp_approval_request')
+    assert.equal(ask.name, 'add')
+    const answer = approve => client.responses.stream({ model: 'agent/clerk', previous_response_id: asks.id,
+      input: [{ type: 'mcp_approval_response', approval_request_id: ask.id, approve }] }).finalResponse()
+    const r = await answer(true)
+    assert.equal(r.status, 'completed')
+    assert.match(r.output_text, /^{"sum":/)
+    assert.equal((await answer(false)).output_text, r.output_text, 'it was decided already')
+  })
+
   test(`${name}: errors: before and within a stream`, async () => {
     const e = await fails(() => client.responses.create({ model: 'demo/fail', input: 'fail 429' }))
     assert.equal(e.status, 429)

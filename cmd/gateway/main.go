@@ -53,6 +53,7 @@ func gateway(in io.ReadCloser) *cobra.Command {
 	named.RunE = func(c *cobra.Command, _ []string) error { return serve(c, f) }
 	root.AddCommand(named, mcpCommand(in), cli.Config(host.GatewayRoles), cli.Provision(), cli.Key())
 	root.AddCommand(cli.Clients()...)
+	cli.Arrange(root)
 	return root
 }
 

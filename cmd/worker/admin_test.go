@@ -41,8 +41,8 @@ func TestAWorkerHasProbesMetricsAndProfilesWhereItIsTold(t *testing.T) {
 	r, w := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		err := run(ctx, []string{"--config", file, "--nats", server.ClientURL(), "--stages", "logging", "--admin", "127.0.0.1:0"},
-			io.Discard, w)
+		err := run(ctx, []string{"--config", file, "--nats", server.ClientURL(), "--stages", "logging",
+			"--admin", "127.0.0.1:0"}, io.Discard, w)
 		_ = w.Close()
 		ended <- err
 	}()

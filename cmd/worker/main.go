@@ -39,6 +39,7 @@ func command() *cobra.Command {
 	named.RunE = func(c *cobra.Command, _ []string) error { return f.serve(c) }
 	everything := func(*config.Config) host.Roles { return host.Everything() }
 	root.AddCommand(named, cli.Config(everything), cli.Provision())
+	cli.Arrange(root)
 	return root
 }
 

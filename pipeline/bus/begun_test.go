@@ -251,3 +251,32 @@ func TestAMemberThatLosesMessagesGetsThemAgain(t *testing.T) {
 		})
 	}
 }
+
+// A bound call whose work must not run twice, and has begun, ends as unknown at its deadline, also where the store is slow
+// to say what its record holds: whoever hears that only the time was over would make the call again.
+func TestBegunWorkIsUnknownAtTheDeadlineAlsoWhereTheStoreIsSlow(t *testing.T) {
+	t.Parallel()
+	slow := func(m lossy.Message) lossy.Action {
+		if m.ToServer && strings.HasPrefix(m.Subject, "$KV.shallot_begun.") && strings.Contains(string(m.Data), `"void"`) {
+			return lossy.Action{Delay: 4 * lateGrace}
+		}
+		return lossy.Action{}
+	}
+	s, _ := newLossy(t, Config{}, slow)
+	var begun sync.Map
+	n := s.newNode(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+		begun.Store(c.ID, true)
+		<-t.Context().Done()
+		return nil
+	})
+	for limit := time.Second; ; limit *= 2 { // until it has begun in time
+		p, err := n.Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "t", Body: []byte(`{}`),
+			Deadline: time.Now().Add(limit)})
+		require.NoError(t, err)
+		c := s.wait(p)
+		if _, is := begun.Load(c.ID); is {
+			require.Equal(t, messages.OutcomeUnknown, c.Fault.Code, c.Fault.Message)
+			return
+		}
+	}
+}

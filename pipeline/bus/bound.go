@@ -37,7 +37,7 @@ func (n *Node) bind(c *messages.Call) *pending {
 	p.stop = func() { o.cancel(errStopping) }
 	stopping := func() bool { return errors.Is(context.Cause(o.ctx), errStopping) }
 	p.patience = func() time.Duration {
-		if stopping() {
+		if stopping() || o.offered.Load() {
 			return stopGrace
 		}
 		return lateGrace
@@ -47,9 +47,13 @@ func (n *Node) bind(c *messages.Call) *pending {
 	p.late = func() *messages.Call {
 		end := facts
 		f := overFault(o.ctx, &end)
-		if stopping() {
+		switch {
+		case stopping():
 			f = messages.NewFault(messages.OutcomeUnknown, "the process that ran the call %s stops, and the call did not end "+
 				"in time; find out what came of it before it is called again", end.ID).From("entry")
+		case o.offered.Load():
+			f = messages.NewFault(messages.OutcomeUnknown, "the %s of call %s may have begun, and it was not known in time what "+
+				"came of it; find out before it is called again", end.Kind, end.ID).From(messages.TargetOrigin)
 		}
 		end.Fail(f)
 		return &end

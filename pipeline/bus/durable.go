@@ -40,8 +40,7 @@ type durableOptions struct {
 	entry    bool                    // runs stored calls
 	// mayHaveRun reports whether work of the call that must not run twice has begun.
 	mayHaveRun func(ctx context.Context, tenant, call string) (bool, error)
-	// settle is called before a stored call becomes a dead letter; see poison.
-	settle func(m *nats.Msg, then func(m *nats.Msg))
+	settle     func(m *nats.Msg, then func(m *nats.Msg)) // before a stored call becomes a dead letter; see poison
 }
 
 // durables is the half of a node that stores calls: how they enter, who owns them, how they end.
@@ -69,12 +68,12 @@ type durables struct {
 	subs     []*nats.Subscription
 	pulls    string // what the reply subjects of pulls begin with
 	pullSub  *nats.Subscription
-	pulling  atomic.Bool // pullers are complete
-	unpulled atomic.Bool // it is pulled anew as soon as this process hears itself
 	outage   outage
 	loop     context.Context
 	end      context.CancelFunc
 	loops    sync.WaitGroup
+	// pulling says that pullers are complete; unpulled that it is pulled anew as soon as this process hears itself.
+	pulling, unpulled atomic.Bool
 }
 
 func newDurables(ctx context.Context, o durableOptions) (*durables, error) {
@@ -317,6 +316,8 @@ func (d *durables) carry(e protocol.Effect) {
 		d.holds.get(e, d.key(e.Call))
 	case protocol.PutMark:
 		d.poison.mark(e, d.key(e.Call))
+	case protocol.DropMarks:
+		d.poison.drop(e, d.key(e.Call))
 	case protocol.DeadLetter:
 		d.poison.carry(e)
 	case protocol.WhoOwns:

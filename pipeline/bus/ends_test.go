@@ -373,25 +373,3 @@ func TestMoreWorkThanSlots(t *testing.T) {
 		require.LessOrEqual(t, most.Load(), int32(3))
 	})
 }
-
-// A process that stops takes no new calls, finishes those that end soon, and ends the others.
-func TestStopEndsBoundCalls(t *testing.T) {
-	t.Parallel()
-	both(t, func(t *testing.T, cfg bus.Config) {
-		cfg.Drain = 200 * time.Millisecond
-		w := newWorld(t, cfg)
-		began := make(chan struct{})
-		n := w.start(bus.Options{Entry: true, Manager: manager(t), Targets: roles(pipeline.TargetFunc(
-			func(ctx context.Context, c *messages.Call, emit pipeline.Emit) error {
-				close(began)
-				return until(ctx, c, emit)
-			}))})
-		p := accept(t, n, chatRequest())
-		<-began
-		require.NoError(t, stop(n))
-		c := wait(t, p)
-		require.Equal(t, messages.Stopping, c.Fault.Code, c.Fault.Message)
-		_, err := n.Accept(t.Context(), chatRequest())
-		require.Error(t, err)
-	})
-}

@@ -99,6 +99,7 @@ func notAccepted(code messages.Code, why string) *messages.Fault {
 func (d *durables) accepted(ctx context.Context, c *messages.Call, p *pending,
 	e protocol.Effect) (pipeline.Pending, error) {
 	if e.Why == protocol.Accepted {
+		d.progress(c)
 		if c.Return.Inbox == "" {
 			d.ends.unwait(c.ID, p)
 			return submitted{p, d, c.Tenant}, nil
@@ -125,6 +126,17 @@ func (d *durables) accepted(ctx context.Context, c *messages.Call, p *pending,
 	}
 	return nil, messages.NewFault(messages.OutcomeUnknown, "the NATS server did not say whether call %s is stored, "+
 		"so it may run; ask for its result before you send it again", c.ID).From("entry")
+}
+
+// progress tells the owner of a call's parent that the parent has come to a part that nobody has begun before: the key of
+// a part is the same in each attempt.
+func (d *durables) progress(c *messages.Call) {
+	if c.IdempotencyKey == "" || c.Parent == "" || c.Parent == noParent {
+		return
+	}
+	d.decide(func(o *protocol.Owner, _ time.Duration, out []protocol.Effect) []protocol.Effect {
+		return o.Deliveries.Progress(c.Parent, out)
+	})
 }
 
 // submitted is an accepted call for whose end nobody waits yet. It is looked for only when somebody does.

@@ -59,10 +59,13 @@ func (s *stock) part(o Options) *Node {
 	return n
 }
 
+// toolTime is the time that tool gives a call.
+const toolTime = 50 * time.Second
+
 // tool runs a tool call to its end.
 func (s *stock) tool(n *Node, r pipeline.Request) *messages.Call {
 	s.t.Helper()
-	r.Kind, r.Tool, r.Deadline = messages.Tool, "t", time.Now().Add(50*time.Second)
+	r.Kind, r.Tool, r.Deadline = messages.Tool, "t", time.Now().Add(toolTime)
 	p, err := n.Accept(s.t.Context(), r)
 	require.NoError(s.t, err)
 	return s.wait(p)
@@ -95,7 +98,7 @@ func TestARecordOfBegunWorkIsLetGoAfterItsCall(t *testing.T) {
 			require.Eventually(t, func() bool { m = s.record(c.ID); return m.Header.Get(hdrTTL) != "" }, 10*time.Second, 10*time.Millisecond)
 			left, err := time.ParseDuration(m.Header.Get(hdrTTL))
 			require.NoError(t, err)
-			require.InDelta(t, time.Hour+20*time.Second, left, float64(10*time.Second))
+			require.InDelta(t, time.Hour+toolTime/2, left, float64(toolTime/2+time.Second), "an hour after the call's time")
 			require.NotContains(t, string(m.Data), "charged")
 			require.Contains(t, string(m.Data), `"state":"done"`)
 		})

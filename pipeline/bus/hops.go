@@ -20,6 +20,7 @@ type hops struct {
 	open  map[uint64]*owned // and whose they are
 	// elsewhere names the stages of this process that others serve too.
 	elsewhere map[string]bool
+	served    map[string]bool // the stages that somebody serves, as this process knows it
 }
 
 // asked is the question that a call waits for, as it was sent.
@@ -37,7 +38,7 @@ func (h *hops) run(ctx context.Context, o *owned) (pipeline.Next, error) {
 	o.turn()
 	for try := 0; ; try++ {
 		step := h.ask
-		if h.n.fused(s) {
+		if h.n.fused(s) || h.plain(c, s) {
 			step = h.here
 		}
 		next, r, gone, err := step(ctx, o, s)
@@ -97,6 +98,17 @@ func (n *Node) fused(s pipeline.Stage) bool {
 	}
 	_, known := n.opts.Manager.Get(s.Kind, s.Name)
 	return known
+}
+
+// plain reports whether the phase needs nobody but the owner of the call; see [pipeline.Stage].
+func (h *hops) plain(c *messages.Call, s pipeline.Stage) bool {
+	if s.Plain == nil || len(c.Refs()) > 0 {
+		return false
+	}
+	h.owner.Lock()
+	served := h.served[groupOf(c.Kind, s.Name)]
+	h.owner.Unlock()
+	return served && s.Plain(c)
 }
 
 // here runs the phase in this process.
@@ -277,10 +289,12 @@ func (h *hops) unanswered(ctx context.Context, c *messages.Call, s pipeline.Stag
 		"its deadline; start one with: worker --stages %s", s.Name, c.Kind, s.Name).From(s.Name)
 }
 
-// changed reads anew who serves the stages of this process. The owner's lock is held.
+// changed reads anew who serves the stages. The owner's lock is held.
 func (h *hops) changed() {
 	for _, s := range h.n.opts.Manager.Stages("") {
-		if group := groupOf(s.Kind, s.Name); h.n.opts.hosts(s.Stage) {
+		group := groupOf(s.Kind, s.Name)
+		h.served[group] = len(h.n.owns.Presence.Members(group)) > 0
+		if h.n.opts.hosts(s.Stage) {
 			h.elsewhere[group] = h.n.owns.Presence.Others(group)
 		}
 	}

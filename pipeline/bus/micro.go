@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nuid"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // allServices is what all processes of an installation answer to, beside the names of their own.
@@ -75,7 +76,7 @@ func (n *Node) Endpoint(e micro.EndpointInfo) (count func(took time.Duration, fa
 	return func(took time.Duration, fault error) { n.stats.step(e.Name, took, fault) }
 }
 
-// serveMicro answers the service protocol (ADR-32) by hand: stages are served by subscriptions of our own, so
+// serveMicro answers the service protocol of NATS by hand: stages are served by subscriptions of our own, so
 // nats.go/micro's own counters would stay at zero, and a second subscription on a stage's subject would take half its
 // messages.
 func (n *Node) serveMicro() error {
@@ -105,10 +106,7 @@ func (n *Node) serveMicro() error {
 		}
 		for _, subject := range subjects {
 			if _, err := n.subs.hear(subject, n.Answering(func(m *nats.Msg) {
-				raw, err := json.Marshal(answer())
-				if err == nil {
-					_ = m.Respond(raw)
-				}
+				_ = m.Respond(rawjson.Encode(answer()))
 			})); err != nil {
 				return err
 			}

@@ -50,6 +50,10 @@ func (x *onion) run(o *owned, told func(end *messages.Call)) outcome {
 			}
 		}
 		x.cutShort(o, err, told)
+	} else if f := o.call.Fault; f != nil && f.Code == messages.Cancelled && errors.Is(context.Cause(o.ctx), errStopping) {
+		f = overFault(o.ctx, o.call) // a stage took the end of its context for the caller's leave
+		f.Unsent = o.unsent()
+		o.call.Fail(f)
 	}
 	if next.Where != pipeline.ToReply || err != nil {
 		o.call.Slip.At, o.call.Slip.Back, o.call.Slip.Frames = -1, true, nil
@@ -139,6 +143,7 @@ func (x *onion) cutShort(o *owned, err error, told func(end *messages.Call)) {
 	f, ok := errors.AsType[*messages.Fault](err)
 	if !ok {
 		f = overFault(o.ctx, c)
+		f.Unsent = f.Unsent || f.Code == messages.Stopping && o.unsent()
 	}
 	c.Fail(f)
 	end := c.Clone()

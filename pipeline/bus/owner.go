@@ -18,7 +18,8 @@ func (n *Node) makeOwner() {
 	n.replies = newReplies(n)
 	n.calls.observer = n.opts.Observer
 	n.onion = &onion{
-		hops:    &hops{owner: n.owner, asks: &n.owns.Asks, open: map[uint64]*owned{}, n: n, elsewhere: map[string]bool{}},
+		hops: &hops{owner: n.owner, asks: &n.owns.Asks, open: map[uint64]*owned{}, n: n, elsewhere: map[string]bool{},
+			served: map[string]bool{}},
 		targets: &targets{owner: n.owner, runs: &n.owns.Runs, n: n},
 		hold:    n.holdCall, longDelay: n.cfg.LongDelay,
 		doubt: n.doubt,

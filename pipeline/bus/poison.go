@@ -30,6 +30,15 @@ func (p *poison) mark(e protocol.Effect, key string) {
 	})
 }
 
+// drop deletes the marks of a call that has come further than those who left them.
+func (p *poison) drop(e protocol.Effect, key string) {
+	for n := range e.N {
+		m := &nats.Msg{Subject: kvSubject(jet.PoisonBucket, key+"."+strconv.FormatUint(n+1, 10)), Header: nats.Header{
+			hdrKVOp: {"PURGE"}, hdrRollup: {"sub"}, hdrTTL: {markerTTL}, hdrMsgID: {"drop." + secret(8)}}}
+		p.records.insist(m, func(found) {})
+	}
+}
+
 // carry makes a dead letter of a call that is given up.
 func (p *poison) carry(e protocol.Effect) {
 	if m := p.queue.held(e.Call); m != nil {

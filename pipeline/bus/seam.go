@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/shallot-nats/shallot/messages"
 )
@@ -25,7 +26,12 @@ type owned struct {
 	ask    asked
 	run    target
 	seen   sight
+	// offered says that work which must not run twice was offered, and may have begun.
+	offered atomic.Bool
 }
+
+// unsent reports whether the call's target was certainly not asked.
+func (o *owned) unsent() bool { return o.fresh && o.call.Slip.Tries == 0 && o.run.class == "" }
 
 // outcome is how a run through the onion came to its end.
 type outcome uint8

@@ -122,6 +122,7 @@ func (t *targets) run(ctx context.Context, o *owned) (pipeline.Next, error) {
 		return pipeline.TurnBack(o.call, messages.AsFault(err, "bus")), nil
 	}
 	o.run.set(f)
+	o.offered.Store(once)
 	t.owner.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect {
 		o.ask.data = nil // the last stage has answered; its question need not live as long as the work
 		return t.runs.Start(now, work, out)
@@ -196,6 +197,7 @@ func (t *targets) told(ctx context.Context, o *owned, work protocol.Target, l le
 		}
 		return next, err, true
 	case protocol.NotExecuted:
+		o.offered.Store(false)
 		if over == 0 {
 			return pipeline.TurnBack(o.call, t.refusal(o, work, l)), nil, true
 		}

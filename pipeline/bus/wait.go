@@ -51,8 +51,8 @@ const (
 	behindGrace = 100 * time.Millisecond
 	// lateGrace is how long a phase whose context is over may take to return.
 	lateGrace = 100 * time.Millisecond
-	// stopGrace is lateGrace where the process stops: nobody may be told to send a call again before it is known whether
-	// its target began.
+	// stopGrace is lateGrace where the process stops, or the target must not run twice: nobody may be told to send a call
+	// again before it is known whether its target began.
 	stopGrace = 1500 * time.Millisecond
 	// tailGrace is how long an end waits for the pieces of the reply that it counts. Those are lost that did not come
 	// until then: the reader sees a gap, and gets the rest from the final reply.

@@ -83,9 +83,7 @@ func ParseQuery(fields map[string]string) (q Query, err error) {
 		"session": &q.Session,
 		"run":     &q.Run,
 		"parent":  &q.Parent,
-		"kind": (*string)(
-			&q.Kind,
-		),
+		"kind":    (*string)(&q.Kind),
 		"model":   &q.Model,
 		"tool":    &q.Tool,
 		"state":   &q.State,

@@ -16,38 +16,49 @@ import (
 
 // callsCommand lists calls.
 func callsCommand() *cobra.Command {
-	var id, kind, model, tool, state, outcome string
 	var limit int
-	c := asking("calls", "Show calls, newest first", cobra.NoArgs, func(c *cobra.Command, k *client, _ []string) error {
-		q := url.Values{"limit": {strconv.Itoa(limit)}}
-		for name, v := range map[string]string{
-			"id": id, "kind": kind, "model": model, "tool": tool, "state": state, "outcome": outcome,
-		} {
-			if v != "" {
-				q.Set(name, v)
+	filters := map[string]*string{}
+	c := asking("calls", "Show calls, the newest first", cobra.NoArgs,
+		func(c *cobra.Command, k *client, _ []string) error {
+			q := url.Values{"limit": {strconv.Itoa(limit)}}
+			for name, v := range filters {
+				if *v != "" {
+					q.Set(name, *v)
+				}
 			}
-		}
-		v, err := k.ask(c.Context(), http.MethodGet, "/api/calls", q, nil)
-		if err != nil {
-			return err
-		}
-		return k.show(c, v, func(v gjson.Result) table {
-			t := table{heads: callHeads, none: "no calls"}
-			for _, one := range v.Get("data").Array() {
-				t.rows = append(t.rows, callRow(one))
+			v, err := k.ask(c.Context(), http.MethodGet, "/api/calls", q, nil)
+			if err != nil {
+				return err
 			}
-			return t
+			return k.show(c, v, callsTable)
 		})
-	})
 	fs := c.Flags()
-	fs.StringVar(&id, "id", "", "with this `id`: of a call, a request, a session, a run, a trace")
-	fs.StringVar(&kind, "kind", "", "of this `kind`: model, tool, agent")
-	fs.StringVar(&model, "model", "", "for this `model`, as asked for or as answered")
-	fs.StringVar(&tool, "tool", "", "of this `tool`")
-	fs.StringVar(&state, "state", "", "in this `state`: running, queued, held, ended")
-	fs.StringVar(&outcome, "outcome", "", "that ended so: ok, fault, or the `code` of a fault")
+	for name, about := range map[string]string{
+		"id":      "with this `id`: of a call, a request, a session, a run, a trace",
+		"request": "of this request `id`",
+		"session": "of this `session`",
+		"run":     "of this `run`",
+		"parent":  "made by this `call`",
+		"kind":    "of this `kind`: model, tool, agent",
+		"model":   "for this `model`, as asked for or as answered",
+		"tool":    "of this `tool`",
+		"state":   "in this `state`: running, queued, held, ended",
+		"outcome": "that ended so: ok, fault, or the `code` of a fault",
+		"since":   "that ended since this `time` (RFC 3339), or since so long ago (15m)",
+		"until":   "that ended until this `time`, or until so long ago",
+	} {
+		filters[name] = fs.String(name, "", about)
+	}
 	fs.IntVar(&limit, "limit", 50, "at most so many")
 	return c
+}
+
+func callsTable(v gjson.Result) table {
+	t := table{heads: callHeads, none: "no calls"}
+	for _, one := range v.Get("data").Array() {
+		t.rows = append(t.rows, callRow(one))
+	}
+	return t
 }
 
 const callHeads = "call,age,state,kind,tenant,what,time,outcome"
@@ -66,7 +77,7 @@ func trace() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if k.output == "table" {
+			if k.form == "table" {
 				head := table{heads: callHeads, rows: [][]string{callRow(v)}}
 				if err := head.print(c.OutOrStdout()); err != nil {
 					return err
@@ -147,7 +158,7 @@ func tail() *cobra.Command {
 }
 
 func (k *client) happened(c *cobra.Command, event string, v gjson.Result) {
-	if k.output == "json" {
+	if k.form == "json" {
 		fmt.Fprintf(c.OutOrStdout(), "{\"event\":%s,\"data\":%s}\n", quoted(event), v.Raw)
 		return
 	}

@@ -3,16 +3,21 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
@@ -84,12 +89,53 @@ func New(name, short, long string, run func(c *cobra.Command) error) *cobra.Comm
 	c := &cobra.Command{Use: name, Short: short, Long: long, Version: host.Version(),
 		RunE: func(c *cobra.Command, _ []string) error { return run(c) }}
 	c.SetVersionTemplate(versionLine())
-	c.AddCommand(&cobra.Command{Use: "version", Short: "Print which build this is", Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			_, err := fmt.Fprint(c.OutOrStdout(), versionLine())
-			return err
-		}})
+	c.AddCommand(versionCommand())
 	return c
+}
+
+func versionCommand() *cobra.Command {
+	var o output
+	c := &cobra.Command{Use: "version", Short: "Print which build this is", Args: cobra.NoArgs}
+	o.flag(c, "text")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if o.form == "json" {
+			return printJSON(c.OutOrStdout(), rawjson.Encode(map[string]string{
+				"version": host.Version(), "revision": host.Revision(), "go": runtime.Version()}))
+		}
+		_, err := fmt.Fprint(c.OutOrStdout(), versionLine())
+		return err
+	}
+	c.PreRunE = o.check
+	return c
+}
+
+// output is the flag --output: a form for people, or json for programs.
+type output struct{ form, people string }
+
+// flag adds the flag; people is what the form for people is called.
+func (o *output) flag(c *cobra.Command, people string) {
+	o.people = people
+	c.Flags().StringVarP(&o.form, "output", "o", people, "`form` of the output: "+people+" or json")
+	_ = c.RegisterFlagCompletionFunc("output",
+		cobra.FixedCompletions([]string{people, "json"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// check refuses another form.
+func (o *output) check(*cobra.Command, []string) error {
+	if o.form != o.people && o.form != "json" {
+		return Usage("--output %q; write %s or json", o.form, o.people)
+	}
+	return nil
+}
+
+// printJSON prints a JSON text with indents.
+func printJSON(out io.Writer, raw []byte) error {
+	var b bytes.Buffer
+	if err := json.Indent(&b, raw, "", "  "); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(out, strings.TrimSpace(b.String()))
+	return err
 }
 
 func versionLine() string {

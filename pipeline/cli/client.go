@@ -25,7 +25,8 @@ const (
 
 // client asks a running gateway over HTTP.
 type client struct {
-	url, tenant, output string
+	url, tenant string
+	output
 }
 
 // asking makes a command that asks a gateway, with the flags that all of these have.
@@ -41,15 +42,9 @@ func asking(use, short string, args cobra.PositionalArgs,
 	fs.StringVar(&k.url, "url", at,
 		"`URL` of the gateway; beyond loopback its admin listener ("+envURL+"; a key: "+envKey+")")
 	fs.StringVar(&k.tenant, "tenant", "", "ask about this `tenant` only")
-	fs.StringVarP(&k.output, "output", "o", "table", "`form` of the output: table or json")
-	formats := cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp)
-	_ = c.RegisterFlagCompletionFunc("output", formats)
-	c.RunE = func(c *cobra.Command, args []string) error {
-		if k.output != "table" && k.output != "json" {
-			return Usage("--output %q; write table or json", k.output)
-		}
-		return run(c, k, args)
-	}
+	k.flag(c, "table")
+	c.PreRunE = k.check
+	c.RunE = func(c *cobra.Command, args []string) error { return run(c, k, args) }
 	return c
 }
 
@@ -131,13 +126,8 @@ func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 // show prints an answer: as it came, or as a table.
 func (k *client) show(c *cobra.Command, v gjson.Result, view func(v gjson.Result) table) error {
 	out := c.OutOrStdout()
-	if k.output == "json" {
-		var b bytes.Buffer
-		if err := json.Indent(&b, []byte(v.Raw), "", "  "); err != nil {
-			return err
-		}
-		_, err := fmt.Fprintln(out, strings.TrimSpace(b.String()))
-		return err
+	if k.form == "json" {
+		return printJSON(out, []byte(v.Raw))
 	}
 	return view(v).print(out)
 }

@@ -35,17 +35,7 @@ func Config(roles func(c *config.Config) host.Roles) *cobra.Command {
 			_, err = fmt.Fprintln(c.OutOrStdout(), "the configuration is well formed")
 			return err
 		},
-	}, &cobra.Command{
-		Use: "show [FILE]", Short: "Print what is in force: defaults, file and environment, without secrets",
-		Args: cobra.MaximumNArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			l, err := host.Load(file(args), os.Environ(), nil)
-			if err != nil {
-				return err
-			}
-			return yaml.NewEncoder(c.OutOrStdout()).Encode(l.Config)
-		},
-	}, &cobra.Command{
+	}, showConfig(file), &cobra.Command{
 		Use: "schema", Short: "Print the JSON Schema of the configuration, for editors", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			_, err := c.OutOrStdout().Write(config.Schema(host.Sections()))
@@ -59,6 +49,31 @@ func Config(roles func(c *config.Config) host.Roles) *cobra.Command {
 		},
 	})
 	return top
+}
+
+// showConfig prints the configuration that a start would have.
+func showConfig(file func(args []string) string) *cobra.Command {
+	var o output
+	c := &cobra.Command{Use: "show [FILE]", Args: cobra.MaximumNArgs(1), PreRunE: o.check,
+		Short: "Print what is in force: defaults, file and environment, without secrets"}
+	o.flag(c, "yaml")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		l, err := host.Load(file(args), os.Environ(), nil)
+		if err != nil {
+			return err
+		}
+		text, err := yaml.Marshal(l.Config)
+		if err == nil && o.form == "json" {
+			if text, err = yaml.YAMLToJSON(text); err == nil {
+				return printJSON(c.OutOrStdout(), text)
+			}
+		}
+		if err == nil {
+			_, err = c.OutOrStdout().Write(text)
+		}
+		return err
+	}
+	return c
 }
 
 // Provision is the command that makes streams, consumers and buckets, and nothing else.

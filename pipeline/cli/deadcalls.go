@@ -2,10 +2,10 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
 	"time"
 
@@ -69,7 +69,7 @@ func dead() *cobra.Command {
 				return err
 			}
 			err = k.show(c, v, letters)
-			if v.Get("next").Exists() && k.output == "table" {
+			if v.Get("next").Exists() && k.form == "table" {
 				fmt.Fprintln(c.ErrOrStderr(), "there are more; raise --limit or choose with --kind, --reason, --since")
 			}
 			return err
@@ -81,7 +81,7 @@ func dead() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			k.output = "json" // it is one document
+			k.form = "json" // it is one document
 			return k.show(c, v, nil)
 		}), many("delete [NUMBER]...", "Delete dead letters", "deleted", http.MethodDelete, ""))
 	return c
@@ -117,24 +117,25 @@ func many(use, short, done, method, path string) *cobra.Command {
 			return Usage(
 				"which letters? Name them by number, choose them with --kind, --call, --reason or --since, or write --all")
 		}
-		sum := deeds{c: c, quiet: k.output == "json"}
+		sum := deeds{c: c, name: done, progress: progressOn(c.ErrOrStderr())}
+		defer sum.progress.end()
 		for _, number := range args {
 			v, err := k.ask(c.Context(), method, "/api/dead/"+url.PathEscape(number)+path, nil, nil)
 			if err != nil {
-				return fmt.Errorf("letter %s: %w", number, err)
+				return errors.Join(sum.end(k), fmt.Errorf("letter %s: %w", number, err))
 			}
 			sum.take(v)
 		}
 		for more := len(args) == 0; more; {
 			v, err := k.ask(c.Context(), method, "/api/dead"+path, q, nil)
 			if err != nil {
-				return err
+				return errors.Join(sum.end(k), err)
 			}
 			sum.take(v)
 			more = v.Get("next").Exists()
 			q.Set("after", v.Get("next").Raw)
 		}
-		return sum.end(k, done)
+		return sum.end(k)
 	})
 	f.flags(c.Flags(), true)
 	return c
@@ -142,11 +143,11 @@ func many(use, short, done, method, path string) *cobra.Command {
 
 // deeds add up what was done with letters, and show how far it is.
 type deeds struct {
-	c     *cobra.Command
-	quiet bool
-	Done  []json.RawMessage `json:"done"`
-	Not   []json.RawMessage `json:"refused"`
-	shown time.Time
+	c        *cobra.Command
+	name     string // of what is done with letters
+	progress *progress
+	Done     []json.RawMessage `json:"done"`
+	Not      []json.RawMessage `json:"refused"`
 }
 
 func (d *deeds) take(v gjson.Result) {
@@ -156,14 +157,11 @@ func (d *deeds) take(v gjson.Result) {
 	for _, one := range v.Get("refused").Array() {
 		d.Not = append(d.Not, json.RawMessage(one.Raw))
 	}
-	if f, ok := d.c.ErrOrStderr().(*os.File); ok && !d.quiet && v.Get("next").Exists() &&
-		time.Since(d.shown) > time.Second {
-		d.shown = time.Now()
-		fmt.Fprintf(f, "%d done, %d refused ...\n", len(d.Done), len(d.Not))
-	}
+	d.progress.say("%d %s, %d refused", len(d.Done), d.name, len(d.Not))
 }
 
-func (d *deeds) end(k *client, done string) error {
+func (d *deeds) end(k *client) error {
+	d.progress.end()
 	whole, err := json.Marshal(struct {
 		Done []json.RawMessage `json:"done"`
 		Not  []json.RawMessage `json:"refused"`
@@ -175,7 +173,7 @@ func (d *deeds) end(k *client, done string) error {
 		t := table{heads: "number,call,came of it", none: "no dead letters"}
 		for _, one := range v.Get("done").Array() {
 			t.add(one.Get("sequence").Raw, or(one.Get("call").Str, "-"),
-				word(one.Get("as").Exists(), done+" as "+one.Get("as").Str, done))
+				word(one.Get("as").Exists(), d.name+" as "+one.Get("as").Str, d.name))
 		}
 		for _, one := range v.Get("refused").Array() {
 			t.add(one.Get("sequence").Raw, or(one.Get("call").Str, "-"), "refused: "+one.Get("reason").Str)

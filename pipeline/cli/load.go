@@ -3,91 +3,126 @@ package cli
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"os"
 	"slices"
+	"strconv"
 	"sync"
-	"text/tabwriter"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
+	"github.com/tidwall/gjson"
 )
 
 // loadOptions are the flags of "gateway load".
 type loadOptions struct {
-	url, natsURL, subject, body string
-	callers                     []int
-	during                      time.Duration
+	k                      *client
+	natsURL, subject, body string
+	callers                []int
+	during                 time.Duration
+	progress               *progress
 }
 
-// loadCommand leaves its flags to Load.
+// mostCallers bounds the callers of one row.
+const mostCallers = 10_000
+
+// loadCommand is a closed loop of callers against a running installation, by HTTP or by plain NATS requests. It
+// measures whole calls from the caller's side.
 func loadCommand() *cobra.Command {
-	return &cobra.Command{Use: "load", Short: "Measure whole calls against a running installation",
-		DisableFlagParsing: true,
-		RunE: func(c *cobra.Command, args []string) error {
-			err := Load(c.Context(), args, c.OutOrStdout())
-			if errors.Is(err, flag.ErrHelp) {
-				return nil
-			}
-			return err
-		}}
-}
-
-// Load is "gateway load": a closed loop of callers against a running installation, by HTTP or by plain NATS requests.
-// It measures whole calls from the caller's side. Compare only figures of one run on one machine.
-func Load(ctx context.Context, args []string, out io.Writer) error {
-	fs := flag.NewFlagSet("gateway load", flag.ContinueOnError)
-	fs.SetOutput(out)
 	var o loadOptions
-	callers := ""
-	fs.StringVar(&o.url, "url", "http://127.0.0.1:8080/v1/chat/completions", "where to post")
+	c := asking("load", "Measure whole calls against a running installation", cobra.NoArgs,
+		func(c *cobra.Command, k *client, _ []string) error {
+			for _, n := range o.callers {
+				if n < 1 || n > mostCallers {
+					return Usage("--callers %d; write numbers from 1 to %d by comma", n, mostCallers)
+				}
+			}
+			if o.during <= 0 {
+				return Usage("--for %s; write how long each row runs, such as 5s", o.during)
+			}
+			o.k, o.progress = k, progressOn(c.ErrOrStderr())
+			rows, err := o.run(c.Context())
+			if err != nil {
+				return err
+			}
+			whole, err := json.Marshal(map[string]any{"rows": rows})
+			if err != nil {
+				return err
+			}
+			return k.show(c, gjson.ParseBytes(whole), loadTable)
+		})
+	c.Long = "Measure whole calls against a running installation: callers that make one call after another.\n\n" +
+		"A URL with a path is posted to as it is; without one it is <url>/v1/chat/completions. With --nats the calls are\n" +
+		"requests over NATS. Compare only figures of one run on one machine."
+	fs := c.Flags()
 	fs.StringVar(&o.natsURL, "nats", "", "`URL` of a NATS server; then requests go there and not over HTTP")
-	fs.StringVar(&o.subject, "subject", "shallot.v1.model.request", "subject of the NATS requests")
+	fs.StringVar(&o.subject, "subject", "shallot.v1.model.request", "`subject` of the NATS requests")
 	fs.StringVar(&o.body, "body", `{"model":"demo/echo","messages":[{"role":"user","content":"hello"}]}`,
-		"request body")
-	fs.StringVar(&callers, "callers", "1,16,64", "callers at once, a `list` by comma")
+		"request `body`")
+	fs.IntSliceVar(&o.callers, "callers", []int{1, 16, 64}, "callers at once, a `list` by comma")
 	fs.DurationVar(&o.during, "for", 5*time.Second, "how long each row runs")
-	if err := fs.Parse(args); err != nil {
-		return err
-	}
-	for _, word := range bytes.Split([]byte(callers), []byte{','}) {
-		var n int
-		if _, err := fmt.Sscan(string(word), &n); err != nil || n < 1 || n > 10_000 {
-			return fmt.Errorf("load: --callers %q; write numbers from 1 to 10000 by comma", callers)
-		}
-		o.callers = append(o.callers, n)
-	}
-	return o.run(ctx, out)
+	return c
 }
 
-func (o loadOptions) run(ctx context.Context, out io.Writer) error {
+// loadRow is what so many callers at once measured. Times are in milliseconds.
+type loadRow struct {
+	Callers   int     `json:"callers"`
+	Calls     int     `json:"calls"`
+	Failed    int     `json:"failed"`
+	PerSecond float64 `json:"perSecond"`
+	P50       float64 `json:"p50Ms"`
+	P95       float64 `json:"p95Ms"`
+	P99       float64 `json:"p99Ms"`
+	Max       float64 `json:"maxMs"`
+}
+
+func loadTable(v gjson.Result) table {
+	t := table{heads: "callers,calls,failed,per s,p50,p95,p99,max", none: "nothing was measured"}
+	for _, r := range v.Get("rows").Array() {
+		at := func(name string) string {
+			return (time.Duration(r.Get(name).Num * float64(time.Millisecond))).Round(10 * time.Microsecond).String()
+		}
+		rate := strconv.FormatFloat(r.Get("perSecond").Num, 'f', 0, 64)
+		t.add(r.Get("callers").Raw, r.Get("calls").Raw, r.Get("failed").Raw, rate, at("p50Ms"), at("p95Ms"), at("p99Ms"),
+			at("maxMs"))
+	}
+	return t
+}
+
+// run measures row by row. A row that is cut short by ^C is the last one.
+func (o loadOptions) run(ctx context.Context) (rows []loadRow, err error) {
 	ask, done, err := o.caller()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer done()
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "callers\tcalls\tfailed\tper s\tp50\tp95\tp99\tmax\t")
+	defer o.progress.end()
 	for _, n := range o.callers {
-		took, failed, last := loop(ctx, n, o.during, ask)
+		begin := time.Now()
+		took, failed, last := o.loop(ctx, n, ask)
 		if len(took) == 0 {
-			return fmt.Errorf("load: no call of %d callers succeeded: %w", n, last)
+			if ctx.Err() != nil {
+				break
+			}
+			return nil, fmt.Errorf("load: no call of %d callers succeeded: %w", n, last)
 		}
-		at := func(share float64) time.Duration {
-			return took[min(len(took)-1, int(share*float64(len(took))))].Round(10 * time.Microsecond)
+		at := func(share float64) float64 {
+			return float64(took[min(len(took)-1, int(share*float64(len(took))))]) / float64(time.Millisecond)
 		}
-		fmt.Fprintf(w, "%d\t%d\t%d\t%.0f\t%v\t%v\t%v\t%v\t\n", n, len(took)+failed, failed,
-			float64(len(took))/o.during.Seconds(), at(0.5), at(0.95), at(0.99),
-			took[len(took)-1].Round(10*time.Microsecond))
+		rows = append(rows, loadRow{Callers: n, Calls: len(took) + failed, Failed: failed,
+			PerSecond: float64(len(took)) / time.Since(begin).Seconds(),
+			P50:       at(0.5), P95: at(0.95), P99: at(0.99), Max: at(1)})
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	return w.Flush()
+	return rows, nil
 }
 
 // caller returns a function that makes one call; an error answer counts as failed.
@@ -105,31 +140,46 @@ func (o loadOptions) caller() (ask func(ctx context.Context) error, done func(),
 			return err
 		}, nc.Close, nil
 	}
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: slices.Max(o.callers)}}
-	return func(ctx context.Context) error {
-		r, err := http.NewRequestWithContext(ctx, http.MethodPost, o.url, bytes.NewReader([]byte(o.body)))
-		if err != nil {
-			return err
-		}
-		r.Header.Set("Content-Type", "application/json")
-		a, err := client.Do(r)
-		if err != nil {
-			return err
-		}
-		text, err := io.ReadAll(a.Body)
-		_ = a.Body.Close()
-		if err == nil && a.StatusCode != http.StatusOK {
-			err = fmt.Errorf("status %d: %.200s", a.StatusCode, text)
-		}
-		return err
-	}, client.CloseIdleConnections, nil
+	to, err := url.Parse(o.k.url)
+	if err != nil {
+		return nil, nil, Usage("--url %s: %w", o.k.url, err)
+	}
+	if to.Path == "" || to.Path == "/" {
+		to.Path = "/v1/chat/completions"
+	}
+	web := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: slices.Max(o.callers)}}
+	return func(ctx context.Context) error { return o.post(ctx, web, to.String()) }, web.CloseIdleConnections, nil
 }
 
-// loop runs n callers, each making one call after another, until the time is over. It returns the sorted times of the
-// calls that succeeded, how many failed, and the last failure.
-func loop(ctx context.Context, n int, during time.Duration,
-	ask func(ctx context.Context) error) (took []time.Duration, failed int, last error) {
-	end := time.Now().Add(during)
+func (o loadOptions) post(ctx context.Context, web *http.Client, to string) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to, bytes.NewReader([]byte(o.body)))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	if key := os.Getenv(envKey); key != "" {
+		r.Header.Set("Authorization", "Bearer "+key)
+	}
+	if o.k.tenant != "" {
+		r.Header.Set("Shallot-Tenant", o.k.tenant)
+	}
+	a, err := web.Do(r)
+	if err != nil {
+		return err
+	}
+	text, err := io.ReadAll(a.Body)
+	_ = a.Body.Close()
+	if err == nil && a.StatusCode != http.StatusOK {
+		err = fmt.Errorf("status %d: %.200s", a.StatusCode, text)
+	}
+	return err
+}
+
+// loop runs n callers until the time is over. It returns the sorted times of the calls that succeeded, how many failed,
+// and the last failure. Calls that ^C cuts short count as neither.
+func (o loadOptions) loop(ctx context.Context, n int, ask func(ctx context.Context) error) (
+	took []time.Duration, failed int, last error) {
+	end := time.Now().Add(o.during)
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for range n {
@@ -140,11 +190,14 @@ func loop(ctx context.Context, n int, during time.Duration,
 				err := ask(one)
 				cancel()
 				mu.Lock()
-				if err == nil {
+				switch {
+				case err == nil:
 					took = append(took, time.Since(begin))
-				} else {
+				case ctx.Err() == nil:
 					failed, last = failed+1, err
 				}
+				o.progress.say("%d callers: %d calls, %d failed, %s left", n, len(took)+failed, failed,
+					max(0, time.Until(end)).Round(time.Second))
 				mu.Unlock()
 			}
 		})

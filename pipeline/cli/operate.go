@@ -17,6 +17,38 @@ func Clients() []*cobra.Command {
 		callsCommand(), trace(), tail(), loadCommand()}
 }
 
+// groups are the commands as help shows them, each with an example of what people do with it most.
+var groups = []struct {
+	id, title string
+	examples  map[string]string // by command
+}{
+	{"run", "Run:", map[string]string{"serve": "serve --config shallot.yaml", "mcp": "mcp --config shallot.yaml",
+		"provision": "provision --nats nats://127.0.0.1:4222", "config": "config check shallot.yaml",
+		"key": "key --id billing --tenant acme"}},
+	{"look", "Look:", map[string]string{"status": "status", "health": "health --url http://127.0.0.1:8080",
+		"stats": "stats -o json", "calls": "calls --outcome fault --since 15m",
+		"trace": "trace 01a20353-b030-7e96-a751-67ff8788a5a1", "tail": "tail --tenant acme"}},
+	{"steer", "Steer:", map[string]string{"stages": "stages off logging", "tools": `tools call add '{"a":1,"b":2}'`,
+		"approvals": "approvals approve 01a20353-b030-7e96-a751-67ff8788a5a1", "dead": "dead --reason deliveries",
+		"redrive": "redrive --since 2h", "load": "load --callers 1,16 --for 10s"}},
+}
+
+// Arrange puts the subcommands of a command into the groups of its help. Call it after the last was added.
+func Arrange(root *cobra.Command) {
+	for _, g := range groups {
+		for _, c := range root.Commands() {
+			example, ours := g.examples[c.Name()]
+			if !ours {
+				continue
+			}
+			if !root.ContainsGroup(g.id) {
+				root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})
+			}
+			c.GroupID, c.Example = g.id, "  "+root.Name()+" "+example
+		}
+	}
+}
+
 // errNotReady ends status and health of an installation that is not ready: its checks are printed.
 var errNotReady = errors.New("not ready")
 
@@ -52,7 +84,7 @@ func statusCommand() *cobra.Command {
 			if err != nil {
 				return errors.Join(k.show(c, v, checks), notReady, err)
 			}
-			if k.output == "json" {
+			if k.form == "json" {
 				whole := gjson.Parse(`{"ready":` + v.Raw + `,"diagnostics":` + d.Raw + `}`)
 				return errors.Join(k.show(c, whole, nil), notReady)
 			}

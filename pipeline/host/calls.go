@@ -37,10 +37,8 @@ func (h *Host) startCalls(ctx context.Context, js jetstream.JetStream, name stri
 		}
 	}
 	h.saidKept(ctx, js)
-	h.seen.recorder = calls.New(
-		calls.Options{Send: h.Conn.Publish, Root: root, Name: name, Sample: e.Sample, Texts: e.Bodies,
-			Changes: e.Changes, Log: h.log},
-	)
+	h.seen.recorder = calls.New(calls.Options{Send: h.Conn.Publish, Root: root, Name: name, Sample: e.Sample,
+		Texts: e.Bodies, Changes: e.Changes, Log: h.log})
 	h.seen.lookup = natscalls.NewLookup(h.Conn, root, e.Keep > 0)
 	return nil
 }
@@ -56,22 +54,11 @@ func (h *Host) saidKept(ctx context.Context, js jetstream.JetStream) {
 			continue
 		}
 		c := s.CachedInfo()
-		said := []any{
-			"what",
-			what,
-			"stream",
-			name,
-			"for",
-			c.Config.MaxAge.String(),
-			"or_until_they_have_bytes",
-			c.Config.MaxBytes,
-			"now",
-			c.State.Msgs,
-		}
+		said := []any{"stream", name, "for", c.Config.MaxAge.String(), "max_bytes", c.Config.MaxBytes, "now", c.State.Msgs}
 		if c.State.Msgs > 0 && c.Config.MaxBytes > 0 {
 			said = append(said, "room_for_about", c.Config.MaxBytes/max(1, int64(c.State.Bytes/c.State.Msgs)))
 		}
-		h.log.Info("kept", said...)
+		h.log.Info(what+" are kept", said...)
 	}
 }
 

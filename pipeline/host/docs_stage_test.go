@@ -12,12 +12,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestDocsExampleOfAStage puts the file, the test and the line of writing-a-stage.md in their places, over the tree as
-// it is, and runs the test.
+// TestDocsExampleOfAStage puts files, tests and lines of writing-a-stage.md in their places, over the tree as it is,
+// and runs the tests.
 func TestDocsExampleOfAStage(t *testing.T) {
 	t.Parallel()
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(pages(t)["docs/writing-a-stage.md"], -1)
-	require.Len(t, blocks, 4, "the file, the line, the test; a file of another stage")
+	require.Len(t, blocks, 5, "the file, the line, the test; file and test of another stage")
 	registry, err := os.ReadFile(root + "stages/registry.go")
 	require.NoError(t, err)
 	const first = "\treturn []Spec{\n"
@@ -28,8 +28,8 @@ func TestDocsExampleOfAStage(t *testing.T) {
 	for name, text := range map[string]string{
 		"shout.go": blocks[0][1], "shout_test.go": blocks[2][1], "upper.go": blocks[3][1],
 		"registry.go": strings.Replace(string(registry), first, first+blocks[1][1]+
-			"stage(\"upper\", modelCall, 86, newUpper, UpperConfig{}).off(),\n", 1),
-		"upper_test.go": upperTest,
+			"stage(\"upper\", modelCall, 86, newUpper, UpperConfig{}),\n", 1),
+		"upper_test.go": blocks[4][1],
 	} {
 		over[filepath.Join(dir, name)] = filepath.Join(t.TempDir(), name)
 		require.NoError(t, os.WriteFile(over[filepath.Join(dir, name)], []byte(text), 0o644))
@@ -45,31 +45,3 @@ func TestDocsExampleOfAStage(t *testing.T) {
 	require.Contains(t, string(out), "--- PASS: TestShout")
 	require.Contains(t, string(out), "--- PASS: TestUpper")
 }
-
-// upperTest holds the second example to what its page says: after and chunk filter come to the same text.
-const upperTest = `package stages
-
-import (
-	"testing"
-
-	"github.com/stretchr/testify/require"
-
-	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline"
-)
-
-func TestUpper(t *testing.T) {
-	s, err := newUpper(&UpperConfig{}, Deps{})
-	require.NoError(t, err)
-	c := messages.NewCall(messages.Model, "default", []byte("{}"))
-	c.SetReply([]byte(` + "`" + `{"choices":[{"index":0,"message":{"content":"hi there"}}],"x":1}` + "`" + `))
-	_, err = s.After(t.Context(), c)
-	require.NoError(t, err)
-	want := ` + "`" + `{"choices":[{"index":0,"message":{"content":"HI THERE"}}],"x":1}` + "`" + `
-	require.JSONEq(t, want, string(c.Reply()))
-	f, err := s.Filter(c)
-	require.NoError(t, err)
-	text := pipeline.ChunkKey{Tool: -1}
-	require.Equal(t, "HI THERE", f.Text(text, "hi ")+f.Text(text, "there")+f.Flush(text))
-}
-`

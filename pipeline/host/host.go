@@ -21,6 +21,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/natsapi"
+	"github.com/shallot-nats/shallot/pipeline/api/responses"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/bus/trail"
@@ -96,6 +97,8 @@ type Host struct {
 	tools     *tools
 	todo      pipeline.Store
 	responses pipeline.Store
+	keptOnce  sync.Once
+	kept      *responses.Kept
 	control   pipeline.Store
 	stopLoops context.CancelFunc
 	stopped   atomic.Bool
@@ -181,7 +184,7 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	h.loops.Go(func() { h.followAgents(loop) })
 	h.loops.Go(func() { h.trail.Run(loop) })
 	if o.Roles.Entry {
-		h.loops.Go(func() { h.sweepResponses(loop) })
+		h.loops.Go(func() { h.tendResponses(loop) })
 	}
 	if o.Roles.Tool {
 		h.loops.Go(func() { h.discovery(stores["limits"]).Run(loop) })

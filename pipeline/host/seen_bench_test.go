@@ -43,10 +43,8 @@ func BenchmarkSeen(b *testing.B) {
 				}
 				l, err := host.Load("", nil, flags)
 				require.NoError(b, err)
-				h, err := host.Start(
-					b.Context(),
-					host.Options{Config: l, Roles: host.Everything(), Name: b.Name(), Drain: time.Second},
-				)
+				h, err := host.Start(b.Context(),
+					host.Options{Config: l, Roles: host.Everything(), Name: b.Name(), Drain: time.Second})
 				require.NoError(b, err)
 				defer func() {
 					ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

@@ -9,11 +9,11 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
-// TestSkeletonT4 holds the keys and the defaults of contracts T4: a file that writes all of them is read, and says what
-// no file says, but for the keys whose default is that nobody wrote them.
-func TestSkeletonT4(t *testing.T) {
+// TestSkeleton holds the keys and the defaults: a file that writes all of them is read, and says what no file says, but
+// for the keys whose default is that nobody wrote them.
+func TestSkeleton(t *testing.T) {
 	t.Parallel()
-	l, err := host.Load("testdata/t4.yaml", nil, nil)
+	l, err := host.Load("testdata/skeleton.yaml", nil, nil)
 	require.NoError(t, err)
 	none, err := host.Load("", nil, nil)
 	require.NoError(t, err)
@@ -27,8 +27,7 @@ func TestSkeletonT4(t *testing.T) {
 	require.Equal(t, plain(none.Config), plain(l.Config))
 	for name, section := range none.Sections {
 		want, got := plain(section), plain(l.Sections[name])
-		// not written, the stage itself decides; pii then looks for e-mail addresses
-		for _, unsaid := range []string{"enabled", "Enabled", "Rules"} {
+		for _, unsaid := range []string{"enabled", "Enabled", "Rules"} { // not written, the stage itself decides; pii then looks for e-mail addresses
 			delete(got, unsaid)
 			delete(want, unsaid)
 		}

@@ -10,7 +10,7 @@ import (
 type clients struct {
 	kept  Doer // keeps connections for later requests
 	fresh Doer // a new connection for each; nil if the provider has its own client
-	pool  *http.Client
+	pool  *http.Transport
 	// plain and streamed are requests for chat completions.
 	plain, streamed form
 }
@@ -29,18 +29,16 @@ func newClients(p Provider, connect time.Duration) clients {
 	}
 	once := t.Clone()
 	once.DisableKeepAlives = true
-	c.pool = client(t)
-	c.kept, c.fresh = c.pool, client(once)
+	c.kept, c.fresh, c.pool = sender{t}, sender{once}, t
 	return c
 }
 
-func client(t *http.Transport) *http.Client {
-	return &http.Client{
-		Transport: t,
-		// A redirect would send the body, and maybe the key, to a host that is not configured.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-}
+// sender sends a request as it is. It follows no redirect: that would send the body, and maybe the key, to a host that
+// is not configured.
+type sender struct{ *http.Transport }
+
+// Do implements Doer.
+func (s sender) Do(r *http.Request) (*http.Response, error) { return s.RoundTrip(r) }
 
 func (c clients) close() {
 	if c.pool != nil {

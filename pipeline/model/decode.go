@@ -1,6 +1,7 @@
 package model
 
 import (
+	"bytes"
 	"compress/flate"
 	"compress/gzip"
 	"compress/zlib"
@@ -66,12 +67,22 @@ func coding(err error) error {
 }
 
 // readAll reads a body up to a limit.
-func readAll(r io.Reader, limit int64) ([]byte, error) {
-	b, err := io.ReadAll(io.LimitReader(r, limit+1))
-	if err == nil && int64(len(b)) > limit {
+func readAll(r io.Reader, limit int64) ([]byte, error) { return readSized(r, 0, limit) }
+
+// maxClaim is the largest size that is believed before the bytes are there.
+const maxClaim = 1 << 20
+
+// readSized is readAll for a body that says its size; what it says need not be so.
+func readSized(r io.Reader, size, limit int64) ([]byte, error) {
+	var b bytes.Buffer
+	if size > 0 && size <= maxClaim {
+		b.Grow(int(size) + bytes.MinRead) // room for the read that finds the end
+	}
+	n, err := b.ReadFrom(io.LimitReader(r, limit+1))
+	if err == nil && n > limit {
 		return nil, chat.ErrTooLong
 	}
-	return b, err
+	return b.Bytes(), err
 }
 
 // lively is a body that reports each piece as a sign of life.

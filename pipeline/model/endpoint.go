@@ -194,10 +194,10 @@ type run struct {
 func (r *run) do(ctx context.Context) error {
 	begin := time.Now()
 	r.began = begin
-	ctx, r.share = r.hurry(ctx)
-	defer r.share.end()
 	ctx, clock := newClock(ctx)
 	defer clock.end()
+	r.share = r.hurry(ctx, clock.cancel)
+	defer r.share.halt()
 	wait, what, key := r.times.FirstByte, "no answer", "first-byte"
 	if r.stream && r.times.FirstToken < wait {
 		wait, what, key = r.times.FirstToken, "no first token", "first-token"
@@ -256,7 +256,7 @@ func isEventStream(h http.Header, asked bool) bool {
 
 // readWhole reads a reply that came in one piece. For a streamed call, the caller's side replays it as chunks.
 func (r *run) readWhole(ctx context.Context, res *http.Response, body io.Reader) error {
-	b, err := readAll(body, maxReply)
+	b, err := readSized(body, res.ContentLength, maxReply)
 	if why := ended(ctx); err != nil && why != nil {
 		return why
 	}
@@ -323,14 +323,15 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // idempotencyKey is the same for each run of one attempt, even after a crash, and differs for any other attempt, model
 // or body: a provider that compares bodies must not refuse a standby or an edited request.
 func (r *run) idempotencyKey() string {
-	sum := sha256.New()
-	fmt.Fprintf(sum, "%s\n%s\n", r.call.ID, r.provider.Name)
+	b := append(append(append(make([]byte, 0, 256), r.call.ID...), '\n'), r.provider.Name...)
+	b = append(b, '\n')
 	for _, f := range r.call.Slip.Frames {
 		if f.Attempt > 1 && f.Stop < len(r.call.Slip.Stops) {
-			fmt.Fprintf(sum, "%s %d\n", r.call.Slip.Stops[f.Stop].Name, f.Attempt)
+			b = fmt.Appendf(b, "%s %d\n", r.call.Slip.Stops[f.Stop].Name, f.Attempt)
 		}
 	}
-	fmt.Fprintf(sum, "%d %08x\n", len(r.body), crc32.Checksum(r.body, castagnoli))
-	text := base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum.Sum(nil)[:20])
+	b = fmt.Appendf(b, "%d %08x\n", len(r.body), crc32.Checksum(r.body, castagnoli))
+	sum := sha256.Sum256(b)
+	text := base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:20])
 	return "shallot-" + strings.ToLower(text)
 }

@@ -46,13 +46,23 @@ func nothing(req *http.Request) *http.Response {
 
 // do sends the request with the raw body and keeps the raw response.
 func (x *exchange) do(req *http.Request) error {
-	req = req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
+	req = req.WithContext(httptrace.WithClientTrace(req.Context(), x.trace()))
+	return x.post(req)
+}
+
+// trace notes how far the request came.
+func (x *exchange) trace() *httptrace.ClientTrace {
+	return &httptrace.ClientTrace{
 		GotConn: func(c httptrace.GotConnInfo) {
 			x.sent.Store(true)
 			x.reused.Store(c.Reused)
 		},
 		GotFirstResponseByte: func() { x.answered.Store(true) },
-	}))
+	}
+}
+
+// post is do for a request whose context has the trace.
+func (x *exchange) post(req *http.Request) error {
 	req.Header.Del("Connection")
 	for key, values := range x.header {
 		req.Header[key] = values
@@ -94,10 +104,10 @@ func (x *exchange) chat(ctx context.Context, p Provider, stream bool) (*http.Res
 	if of.err != nil {
 		return nil, of.err
 	}
-	req := of.request.WithContext(ctx)
+	req := of.request.WithContext(httptrace.WithClientTrace(ctx, x.trace()))
 	req.Header = of.request.Header.Clone()
 	p.authorise(req, messages.ChatWire)
-	err := x.do(req)
+	err := x.post(req)
 	return x.response, err
 }
 

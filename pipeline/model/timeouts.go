@@ -59,21 +59,21 @@ func share(left time.Duration, standbys int, least time.Duration) (d time.Durati
 	return max(left/time.Duration(standbys+1), min(least, left/2)), true
 }
 
-// hurry starts the clock of the run's share. The clock stops once something was shown, because then no standby can take
-// over.
-func (r *run) hurry(ctx context.Context) (context.Context, *clock) {
-	ctx, k := newClock(ctx)
+// hurry starts the clock of the run's share, which ends the run by cancel. It stops once something was shown, because
+// then no standby can take over.
+func (r *run) hurry(ctx context.Context, cancel context.CancelCauseFunc) *clock {
+	k := &clock{cancel: cancel}
 	deadline, bound := ctx.Deadline()
 	if !r.call.Deadline.IsZero() {
 		deadline, bound = r.call.Deadline, true
 	}
 	if !bound || r.Standbys == nil {
-		return ctx, k
+		return k
 	}
 	if d, ok := share(time.Until(deadline), r.Standbys(r.call), r.LeastShare); ok {
 		k.set(d, r.timeout("no reply", d, "its share of the call's time, as standbys are left"))
 	}
-	return ctx, k
+	return k
 }
 
 // timeout returns what makes the fault of a wait that was too long; most waits are not. The message tells the caller

@@ -342,6 +342,24 @@ func (s *Deliveries) marked(now time.Duration, d *durable, st Stored, out []Effe
 	return s.run(d, false, 0, out)
 }
 
+// Progress says that the call has come further than with any owner before: whoever died with it had not died of what is
+// done again each time. So their marks count no more.
+func (s *Deliveries) Progress(call string, out []Effect) []Effect {
+	if d := s.calls[call]; d != nil && d.step == running {
+		return s.dropMarks(d, out)
+	}
+	return out
+}
+
+func (s *Deliveries) dropMarks(d *durable, out []Effect) []Effect {
+	if d.mark == 0 {
+		return out
+	}
+	out = append(out, Effect{Kind: DropMarks, Call: d.call, N: d.mark})
+	d.mark = 0
+	return out
+}
+
 // remark begins to find out whether the call is still this process's.
 func (s *Deliveries) remark(now time.Duration, d *durable, out []Effect) []Effect {
 	d.step, d.doubt, d.asked, d.again, d.op = remarking, true, now, now, 0

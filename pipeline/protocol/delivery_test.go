@@ -190,3 +190,20 @@ func TestADecidedCallGoesOnAtOnceWhereNobodyElseCanHaveIt(t *testing.T) {
 	require.Empty(t, only(b.out, Run))
 	require.NotEmpty(t, only(b.out, WhoOwns))
 }
+
+// A call that has come further than with those who died with it starts anew with its marks.
+func TestProgressDropsPoisonMarks(t *testing.T) {
+	t.Parallel()
+	b := newBench()
+	b.pass(4*time.Second, Run)
+	b.deliver(5, false)
+	b.stored(t, GetResult, Stored{Result: Missing})
+	b.stored(t, GetHeld, Stored{Result: Missing})
+	b.pass(1500*ms, PutMark)
+	b.stored(t, PutMark, Stored{Result: Exists})
+	b.stored(t, PutMark, Stored{Result: Exists})
+	require.Len(t, only(b.stored(t, PutMark, Stored{Result: OK}), Run), 1)
+	require.Equal(t, []Effect{{Kind: DropMarks, Call: "c", N: 3}}, b.Deliveries.Progress("c", nil))
+	require.Empty(t, b.Deliveries.Progress("c", nil), "they are gone")
+	require.Empty(t, b.Deliveries.Progress("other", nil))
+}

@@ -26,7 +26,7 @@ const (
 	Unsure                  // to whoever waits for Call: outcome_unknown, for the end could not be stored in time
 )
 
-// Effects on stores. Each but Expire is reported back by Stored, with the effect itself and what came of it.
+// Effects on stores. Each but Expire and DropMarks is reported back by Stored, with the effect itself and what came of it.
 const (
 	PutCall    Kind = iota + 64 // into the work queue, message id Call.N; Again says that it may be there already
 	Ack                         // of the deliveries of Call up to generation N that this process holds; confirmed
@@ -44,6 +44,7 @@ const (
 	GetOutcome                  // read the spilled outcome of work Call, N
 	PutOutcome                  // spill the kept outcome of work Call, N
 	Expire                      // record N of Call may go after Until; Rev is the own last write, Group the tenant
+	DropMarks                   // poison marks 1 to N of Call
 	DeadLetter                  // Call; Why
 )
 

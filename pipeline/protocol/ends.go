@@ -72,7 +72,7 @@ func (s *Deliveries) left(now time.Duration, d *durable, out []Effect) []Effect 
 	switch d.step {
 	case parking:
 		s.runs.Leave(d.call)
-		out = append(out, Effect{Kind: Wake, Call: d.call, Why: Parked})
+		out = append(s.dropMarks(d, out), Effect{Kind: Wake, Call: d.call, Why: Parked})
 	case handing:
 		out = append(out, Effect{Kind: Wake, Call: d.call, Why: HandedBack})
 	default:

@@ -34,6 +34,6 @@ var kindNames = map[Kind]string{
 	Ask: "ask", Offer: "offer", WhoHas: "who has", WhoOwns: "who owns", Owns: "owns", Confirm: "confirm",
 	Cancel: "cancel", Answer: "answer", Found: "found", Unsure: "unsure", PutCall: "put call", Ack: "ack",
 	PutResult: "put result", GetResult: "get result", PutKey: "put key", FreeKey: "free key", PutHeld: "put held",
-	GetHeld: "get held", PutMark: "put mark", PutBegun: "put begun", SetBegun: "set begun", GetBegun: "get begun",
+	GetHeld: "get held", PutMark: "put mark", DropMarks: "drop marks", PutBegun: "put begun", SetBegun: "set begun", GetBegun: "get begun",
 	GetOutcome: "get outcome", DeadLetter: "dead letter", Wake: "wake", Receipt: "receipt", Run: "run",
 }

@@ -71,6 +71,13 @@ func (s *simOwner) keep(e Effect) {
 			return
 		}
 		n.do(s.proc, true, func() Stored { return n.create(fmt.Sprintf("mark.%s.%d", id, e.N), Record{}) }, then)
+	case DropMarks:
+		n.do(s.proc, true, func() Stored {
+			for i := range e.N {
+				delete(n.records, fmt.Sprintf("mark.%s.%d", id, i+1))
+			}
+			return Stored{Result: OK}
+		}, func(Stored) {})
 	case PutBegun:
 		n.do(s.proc, true, func() Stored { return n.create(recordKey(e), recordOf(e, 0)) }, then)
 	case SetBegun:

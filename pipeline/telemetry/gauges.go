@@ -127,11 +127,8 @@ func (i *instruments) states(p Process) {
 			})
 		}
 		queues("shallot.queue.pending", "stored calls that nobody has pulled", func(q QueueState) int64 { return q.Waiting })
-		queues(
-			"shallot.queue.taken",
-			"stored calls that are pulled and have not ended",
-			func(q QueueState) int64 { return q.Taken },
-		)
+		queues("shallot.queue.taken", "stored calls that are pulled and have not ended",
+			func(q QueueState) int64 { return q.Taken })
 	}
 	if p.Classes != nil {
 		classes := func(name, what string, value func(c ClassState) int64) {
@@ -142,22 +139,13 @@ func (i *instruments) states(p Process) {
 				return out
 			})
 		}
-		classes(
-			"shallot.slots",
-			"work of the class that this process can do at once",
-			func(c ClassState) int64 { return c.Slots },
-		)
+		classes("shallot.slots", "work of the class that this process can do at once",
+			func(c ClassState) int64 { return c.Slots })
 		classes("shallot.slots.used", "work of the class that this process does", func(c ClassState) int64 { return c.Used })
-		classes(
-			"shallot.slots.queued",
-			"work of the class that waits for a slot here",
-			func(c ClassState) int64 { return c.Queued },
-		)
-		classes(
-			"shallot.line.waiting",
-			"calls of this process that wait in line for the class",
-			func(c ClassState) int64 { return c.Lined },
-		)
+		classes("shallot.slots.queued", "work of the class that waits for a slot here",
+			func(c ClassState) int64 { return c.Queued })
+		classes("shallot.line.waiting", "calls of this process that wait in line for the class",
+			func(c ClassState) int64 { return c.Lined })
 	}
 }
 

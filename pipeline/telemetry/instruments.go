@@ -75,16 +75,10 @@ func newInstruments(m metric.Meter, o Options) (*instruments, error) {
 	i.callTime = i.seconds("shallot.call.duration", "from the acceptance of a call to its end", ownSeconds)
 	i.stageTime = i.seconds("shallot.stage.duration", "time that a phase of a stage ran", ownSeconds)
 	i.targetTime = i.seconds("shallot.target.duration", "time that a target ran", ownSeconds)
-	i.targetWait = i.seconds(
-		"shallot.target.wait",
-		"time that a call waited for its target, in line and on the way",
-		ownSeconds,
-	)
-	i.firstShown = i.seconds(
-		"shallot.stream.first.chunk",
-		"from the way to the target to the first piece of a stream",
-		ownSeconds,
-	)
+	i.targetWait = i.seconds("shallot.target.wait", "time that a call waited for its target, in line and on the way",
+		ownSeconds)
+	i.firstShown = i.seconds("shallot.stream.first.chunk", "from the way to the target to the first piece of a stream",
+		ownSeconds)
 	i.genAITime = i.seconds(genAIDuration, "duration of a request to a provider", genAISeconds)
 	i.genAIFirst = i.seconds(genAIFirstChunk, "time to the first chunk of a streamed answer", genAIFirstSecs)
 	i.genAIPer = i.seconds(genAIPerChunk, "time for each output token after the first", genAIPerOutput)
@@ -156,9 +150,7 @@ func (i *instruments) makeSeries(o Options) {
 				messagingSystem.String("nats"),
 				messagingOperation.String(operation),
 				messagingType.String(kind),
-				messagingTemplate.String(
-					messages.Subjects{Root: o.Root}.Hop(k.kind, k.phase, k.stage),
-				),
+				messagingTemplate.String(messages.Subjects{Root: o.Root}.Hop(k.kind, k.phase, k.stage)),
 				messagingGroup.String(k.stage),
 			}
 		}

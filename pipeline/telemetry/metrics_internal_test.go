@@ -54,11 +54,8 @@ func value(t testing.TB, page, name string, labels ...string) string {
 }
 
 func modelCall(model string) *messages.Call {
-	c := messages.NewCall(
-		messages.Model,
-		"acme",
-		[]byte(`{"model":"`+model+`","messages":[{"role":"user","content":"`+secret+`"}]}`),
-	)
+	c := messages.NewCall(messages.Model, "acme",
+		[]byte(`{"model":"`+model+`","messages":[{"role":"user","content":"`+secret+`"}]}`))
 	c.Session, c.RequestID = "session-"+secret, "request-"+secret
 	return c
 }
@@ -169,26 +166,16 @@ func TestNamesThatCallersMakeUpAreNoLabels(t *testing.T) {
 	w("gpt-4o", "gpt-4o", nil)
 	page := scrape(t, m)
 	require.NotContains(t, page, "no-such")
-	value(
-		t,
-		page,
-		"gen_ai_client_operation_duration_seconds_count",
-		`gen_ai_request_model="_OTHER"`,
-		`error_type="model_not_found"`,
-	)
+	value(t, page, "gen_ai_client_operation_duration_seconds_count", `gen_ai_request_model="_OTHER"`,
+		`error_type="model_not_found"`)
 	for i := range 5000 {
 		w(fmt.Sprintf("any-%d", i), fmt.Sprintf("answer-%d", i), nil)
 	}
 	w("gpt-4o", "gpt-4o", messages.NewFault(messages.Code("made-up-"+secret), "x"))
 	page = scrape(t, m)
 	require.Less(t, strings.Count(page, "gen_ai_client_operation_duration_seconds_count"), 2*mostLabels)
-	value(
-		t,
-		page,
-		"gen_ai_client_operation_duration_seconds_count",
-		`gen_ai_request_model="gpt-4o"`,
-		`error_type="_OTHER"`,
-	)
+	value(t, page, "gen_ai_client_operation_duration_seconds_count", `gen_ai_request_model="gpt-4o"`,
+		`error_type="_OTHER"`)
 	require.NotContains(t, page, secret)
 }
 
@@ -205,14 +192,8 @@ func TestRequestsAreMeasuredByRoute(t *testing.T) {
 	require.Equal(
 		t,
 		"1",
-		value(
-			t,
-			page,
-			name,
-			`http_route="/v1/results/{call}"`,
-			`http_response_status_code="200"`,
-			`http_request_method="POST"`,
-		),
+		value(t, page, name, `http_route="/v1/results/{call}"`, `http_response_status_code="200"`,
+			`http_request_method="POST"`),
 	)
 	require.Equal(t, "1", value(t, page, name, `error_type="503"`))
 	require.Equal(t, "1", value(t, page, name, `http_request_method="_OTHER"`))

@@ -28,12 +28,8 @@ func (t *Telemetry) Root() func(kind messages.Kind) messages.Trace {
 			background,
 			"accept "+string(kind),
 			trace.WithSpanKind(trace.SpanKindProducer),
-			trace.WithAttributes(
-				messagingSystem.String("nats"),
-				messagingOperation.String("create"),
-				messagingType.String("create"),
-				messagingTemplate.String(messages.Subjects{Root: t.opts.Root}.Entry(kind)),
-			),
+			trace.WithAttributes(messagingSystem.String("nats"), messagingOperation.String("create"),
+				messagingType.String("create"), messagingTemplate.String(messages.Subjects{Root: t.opts.Root}.Entry(kind))),
 		)
 		defer span.End()
 		return traceOf(ctx)
@@ -124,10 +120,8 @@ func (t *Telemetry) traced(
 	name, set := t.runSpan(kind, class, c)
 	var before string
 	if c.Noted(messages.NoteTargetSpan, &before) {
-		set = append(
-			set,
-			trace.WithLinks(trace.Link{SpanContext: spanOf(before), Attributes: []attribute.KeyValue{linkKey.String("retry")}}),
-		)
+		set = append(set,
+			trace.WithLinks(trace.Link{SpanContext: spanOf(before), Attributes: []attribute.KeyValue{linkKey.String("retry")}}))
 	}
 	ctx, span := t.tracer.Start(under(ctx, c.Trace), name, set...)
 	outer, request := c.Trace, c.Request()
@@ -188,12 +182,8 @@ func (t *Telemetry) runSpan(kind messages.Kind, class string, c *messages.Call) 
 				trace.WithAttributes(about...),
 			}
 	case messages.Tool:
-		about = append(
-			about,
-			genAIOperation.String("execute_tool"),
-			genAIToolName.String(c.Tool),
-			genAIToolType.String("function"),
-		)
+		about = append(about, genAIOperation.String("execute_tool"), genAIToolName.String(c.Tool),
+			genAIToolType.String("function"))
 		spanKind := trace.SpanKindInternal
 		if mcpClass(class) {
 			spanKind = trace.SpanKindClient

@@ -144,13 +144,8 @@ func (o Options) exports(signal string) bool {
 	case "none":
 		return false
 	default:
-		o.Log.Warn(
-			"this exporter is not built in; known: otlp, none",
-			"variable",
-			"OTEL_"+signal+"_EXPORTER",
-			"value",
-			exporter,
-		)
+		o.Log.Warn("this exporter is not built in; known: otlp, none", "variable", "OTEL_"+signal+"_EXPORTER", "value",
+			exporter)
 		return false
 	}
 	protocol := cmp.Or(o.Getenv("OTEL_EXPORTER_OTLP_"+signal+"_PROTOCOL"), o.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL"))

@@ -121,14 +121,8 @@ func ended(t *testing.T, n *bus.Node, r pipeline.Request) *messages.Call {
 // tree waits for so many spans and returns them as lines, each indented below its parent; all must be of one trace.
 func tree(t *testing.T, spans *tracetest.InMemoryExporter, n int) (lines []string, by map[string]tracetest.SpanStub) {
 	t.Helper()
-	require.Eventually(
-		t,
-		func() bool { return len(spans.GetSpans()) >= n },
-		10*time.Second,
-		time.Millisecond,
-		"%d spans",
-		n,
-	)
+	require.Eventually(t, func() bool { return len(spans.GetSpans()) >= n }, 10*time.Second, time.Millisecond, "%d spans",
+		n)
 	all := spans.GetSpans()
 	require.Len(t, all, n)
 	slices.SortFunc(all, func(a, b tracetest.SpanStub) int { return a.StartTime.Compare(b.StartTime) })
@@ -220,12 +214,8 @@ func TestACallWithoutATraceHasARootOfItsOwn(t *testing.T) {
 	ended(t, n, pipeline.Request{})
 	lines, by := tree(t, spans, 3)
 	require.Equal(t, []string{"producer accept model", "  internal call model", "    client chat gpt-4o"}, lines)
-	require.JSONEq(
-		t,
-		`[{"role":"user","parts":[{"type":"text","content":"`+secret+`"}]}]`,
-		attributes(by["chat gpt-4o"])[genAIInputText].(string),
-		"texts are in spans where that is configured",
-	)
+	require.JSONEq(t, `[{"role":"user","parts":[{"type":"text","content":"`+secret+`"}]}]`,
+		attributes(by["chat gpt-4o"])[genAIInputText].(string), "texts are in spans where that is configured")
 	spans.Reset()
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
 	ended(t, n, pipeline.Request{Trace: messages.Trace{Parent: parent}})
@@ -264,10 +254,6 @@ func TestToolsHaveSpansOfTheirOwn(t *testing.T) {
 			got[genAIToolResult],
 		},
 	)
-	require.Equal(
-		t,
-		"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-		c.Trace.Parent,
-		"the call's own trace stays",
-	)
+	require.Equal(t, "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", c.Trace.Parent,
+		"the call's own trace stays")
 }

@@ -66,10 +66,8 @@ func (w *watch) begin(c *messages.Call, how pipeline.Ownership) {
 			messagingID.String(c.ID)))
 	}
 	if before := trace.SpanContextFromContext(ctx); how.Again && before.IsValid() {
-		set = append(
-			set,
-			trace.WithLinks(trace.Link{SpanContext: before, Attributes: []attribute.KeyValue{linkKey.String("redelivery")}}),
-		)
+		set = append(set,
+			trace.WithLinks(trace.Link{SpanContext: before, Attributes: []attribute.KeyValue{linkKey.String("redelivery")}}))
 	}
 	ctx, span := w.tracer.Start(ctx, name, set...)
 	if !span.IsRecording() {

@@ -20,8 +20,8 @@ type Texts struct {
 	TodoHeader string // the first line of a task list in a system prompt
 	NotSaved   string // the line of a large result that was cut because it could not be saved
 
-	hint, saved, size           string
-	timeout, arguments, failure string
+	hint, saved, size                    string
+	timeout, arguments, unknown, failure string
 }
 
 var en = Texts{
@@ -32,6 +32,7 @@ var en = Texts{
 	size:       "[Original size: %d chars, Token≈%d]",
 	timeout:    "Try again later, or ask for less.",
 	arguments:  "Check the format and the types of the arguments, then try again.",
+	unknown:    "Check the name of the tool, or go on without it.",
 	failure:    "The system is unavailable for the moment; try again later.",
 }
 
@@ -43,6 +44,7 @@ var zh = Texts{
 	size:       "[原始大小: %d chars, Token≈%d]",
 	timeout:    "请稍后重试,或简化查询条件",
 	arguments:  "请检查参数格式和类型后重试",
+	unknown:    "系统暂时不可用,请稍后再试",
 	failure:    "系统暂时不可用,请稍后再试",
 }
 
@@ -78,6 +80,8 @@ func (t Texts) Suggestion(c messages.ErrorClass) string {
 		return t.timeout
 	case messages.ClassArguments:
 		return t.arguments
+	case messages.ClassNotFound:
+		return t.unknown
 	}
 	return t.failure
 }

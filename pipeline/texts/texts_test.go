@@ -29,8 +29,10 @@ func TestEnglishIsTheDefaultAndHoldsNoOtherScript(t *testing.T) {
 	t.Parallel()
 	en := texts.In("")
 	require.Equal(t, texts.In("en"), en)
+	require.NotContains(t, en.Suggestion(messages.ClassNotFound), "again", "a tool that is unknown will be so later")
 	for _, s := range []string{en.TodoHeader, en.NotSaved, en.Hint("a", 5), en.Saved("p"), en.Size(1),
-		en.Suggestion(messages.ClassTimeout), en.Suggestion(messages.ClassArguments), en.Suggestion(messages.ClassInternal)} {
+		en.Suggestion(messages.ClassTimeout), en.Suggestion(messages.ClassArguments), en.Suggestion(messages.ClassInternal),
+		en.Suggestion(messages.ClassNotFound)} {
 		for _, r := range s {
 			require.False(t, unicode.Is(unicode.Han, r), s)
 		}

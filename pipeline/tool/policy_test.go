@@ -52,8 +52,8 @@ func TestShouldRetry(t *testing.T) {
 		{"invalid arguments (RP-7)", safe, idem, 1, target(messages.InvalidArguments), false},
 		{"a call that an MCP server refused", safe, idem, 1, target(messages.InvalidRequest), false},
 		{"not idempotent, timeout (S2-RETRY-7)", network, tool.Effective{}, 1, target(messages.ToolTimeout), false},
-		{"contracts 11 proof of non-execution", network, tool.Effective{}, 1, target(messages.TargetAbsent), true},
-		{"contracts 7 fault of a stage", safe, idem, 1, messages.NewFault(messages.StageError, "x").From("pii"), false},
+		{"not idempotent, proof that it did not run", network, tool.Effective{}, 1, target(messages.TargetAbsent), true},
+		{"the fault of a stage", safe, idem, 1, messages.NewFault(messages.StageError, "x").From("pii"), false},
 		{"outcome unknown", safe, idem, 1, target(messages.OutcomeUnknown), false},
 		{"attempts alone: any error", tool.RetryPolicy{MaxAttempts: 3}, idem, 2, target(messages.ToolError), true},
 		{"attempts alone: no more of them", tool.RetryPolicy{MaxAttempts: 3}, idem, 3, target(messages.ToolError), false},
@@ -88,7 +88,7 @@ func TestTimeouts(t *testing.T) {
 	require.Equal(t, "Tool 'x' timed out after 100ms", tool.TimeoutFault("x", 100*time.Millisecond).Message,
 		"TO-1 S2-TIME-2")
 	require.Contains(t, tool.UnknownOutcome("pay", "it timed out", "get_payment").Message,
-		"check with the tool 'get_payment'", "contracts 10")
+		"check with the tool 'get_payment'")
 }
 
 func TestEffective(t *testing.T) {
@@ -114,7 +114,7 @@ func TestEffective(t *testing.T) {
 			false},
 		{"declared not idempotent", rules, tool.Definition{Name: "get_x", Policy: tool.Policy{Idempotent: &no}}, false,
 			false},
-		{"contracts 11 discovered", rules, tool.Definition{Name: "get_x", Source: tool.Discovered,
+		{"discovered", rules, tool.Definition{Name: "get_x", Source: tool.Discovered,
 			Annotations: &tool.Annotations{ReadOnly: &yes}}, false, false},
 		{"readOnly first", hints, tool.Definition{Name: "get_x", Source: tool.Discovered,
 			Annotations: &tool.Annotations{ReadOnly: &yes, Idempotent: &no}}, true, false},
@@ -130,8 +130,8 @@ func TestEffective(t *testing.T) {
 		{"read_", rules, tool.Definition{Name: "read_x"}, true, true},
 		{"query_", rules, tool.Definition{Name: "query_x"}, true, true},
 		{"destructive", rules, tool.Definition{Name: "get_rid", Policy: tool.Policy{Effect: "destructive"}}, false, false},
-		{"as the documents have it", documents, tool.Definition{Name: "send_email"}, true, true},
-		{"as the documents have it: delete_", documents, tool.Definition{Name: "delete_x"}, false, false},
+		{"as the specification has it", documents, tool.Definition{Name: "send_email"}, true, true},
+		{"as the specification has it: delete_", documents, tool.Definition{Name: "delete_x"}, false, false},
 		{"cache off", rules, tool.Definition{Name: "get_x", Policy: tool.Policy{Cache: &tool.Cache{Scope: "off"}}}, true,
 			false},
 	} {
@@ -143,7 +143,7 @@ func TestEffective(t *testing.T) {
 		})
 	}
 	e := rules.Effective(&tool.Definition{Name: "x", Source: tool.Discovered})
-	require.Equal(t, 1, e.Retry.MaxAttempts, "contracts 11: discovered tools are not retried")
+	require.Equal(t, 1, e.Retry.MaxAttempts, "discovered tools are not retried")
 }
 
 const toolYAML = `
@@ -165,7 +165,7 @@ stages: {mandatory: [log]}
 version: "2"
 `
 
-func TestDefinitionForms(t *testing.T) { // contracts T4: tool.tools
+func TestDefinitionForms(t *testing.T) { // as the key tool.tools has them
 	t.Parallel()
 	var d tool.Definition
 	require.NoError(t, yaml.UnmarshalWithOptions([]byte(toolYAML), &d, yaml.Strict()))
@@ -176,7 +176,7 @@ func TestDefinitionForms(t *testing.T) { // contracts T4: tool.tools
 	require.Equal(t, 3, d.Retry.MaxAttempts)
 	require.Equal(t, 3*time.Second, d.Timeout.D())
 	require.Equal(t, tool.ScopeOff, d.Cache.Scope)
-	require.Equal(t, "http", d.Class(), "contracts 18")
+	require.Equal(t, "http", d.Class())
 	raw, err := json.Marshal(d)
 	require.NoError(t, err)
 	var back tool.Definition

@@ -65,10 +65,8 @@ func TestARequestOnANewConnectionIsSentOnce(t *testing.T) {
 		url, requests := apitest.Conns(t, func(_ int, _ []byte, c net.Conn) { _ = c.Close() })
 		e := toolbox.NewHTTPExecutor()
 		defer e.Close()
-		_, err := e.Execute(
-			t.Context(),
-			toolbox.Invocation{Tool: httpTool(url, tool.Policy{}), Arguments: []byte(`{}`), IdempotencyKey: "k1", Once: once},
-		)
+		_, err := e.Execute(t.Context(),
+			toolbox.Invocation{Tool: httpTool(url, tool.Policy{}), Arguments: []byte(`{}`), IdempotencyKey: "k1", Once: once})
 		f := faultOf(t, err)
 		require.Equal(t, messages.ToolNetwork, f.Code)
 		require.False(t, f.Unsent, "it may have run")

@@ -12,7 +12,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
-// A fault that invites to another try is not true of a call whose tool may have run (contracts 10).
+// A fault that invites to another try is not true of a call whose tool may have run.
 func TestDoubt(t *testing.T) {
 	t.Parallel()
 	no := false

@@ -142,7 +142,7 @@ func TestLateAnswer(t *testing.T) {
 	})
 }
 
-func TestOutcomeUnknown(t *testing.T) { // contracts 10
+func TestOutcomeUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		no := false
@@ -179,9 +179,9 @@ func TestAToolThatMayNotRunTwiceRunsAgainOnlyIfItDidNotRun(t *testing.T) {
 	require.True(t, faultOf(t, target.Do(t.Context(), c, noEmit)).Unsent)
 	require.NoError(t, target.Do(t.Context(), c, noEmit))
 	require.Equal(t, `{"n":9007199254740993}`, string(c.Reply()), "to the letter")
-	require.True(t, c.Flag(messages.NoteIsError), "contracts 13")
+	require.True(t, c.Flag(messages.NoteIsError))
 	require.Equal(t, messages.OutcomeUnknown, faultOf(t, target.Do(t.Context(), c, noEmit)).Code)
-	require.EqualValues(t, 2, runs.Load(), "contracts 11: again only after proof that it did not run")
+	require.EqualValues(t, 2, runs.Load(), "again only after proof that it did not run")
 }
 
 func TestCancelAndErrors(t *testing.T) {

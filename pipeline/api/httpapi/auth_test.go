@@ -75,7 +75,7 @@ func TestOpenGateway(t *testing.T) {
 
 	g = start(t, d, func(c *Config, _ *Deps) { c.Embedded = true })
 	require.Equal(t, 200, g.Chat(t, apitest.GoodBody, "Shallot-Only: pii").StatusCode,
-		"operator on embedded loopback (contracts 19)")
+		"operator on embedded loopback")
 	require.Equal(t, []string{"pii"}, d.Last(t).Only)
 }
 

@@ -41,7 +41,7 @@ func (q *queue) written(chunks [][]byte) {
 func (q *queue) late(reply int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.held > streamShare/4 && q.hold(reply)
+	return q.all != nil && q.held > streamShare/4 && q.hold(reply)
 }
 
 // close counts nothing of the queue any more. It is called once, when nobody puts.

@@ -61,20 +61,11 @@ func TestOperatorsLookCallsUp(t *testing.T) {
 		g.Do(t, "GET", path, "", apitest.AuthA).IsFault(t, messages.Forbidden)
 		g.Do(t, "GET", path, "").IsFault(t, messages.Unauthenticated)
 	}
-	r := g.Do(
-		t,
-		"GET",
-		"/api/calls?session=s1&outcome=fault&since=15m&limit=3&before=9",
-		"",
-		apitest.AuthOp,
-		"Shallot-Tenant: ta",
-	)
+	r := g.Do(t, "GET", "/api/calls?session=s1&outcome=fault&since=15m&limit=3&before=9", "", apitest.AuthOp,
+		"Shallot-Tenant: ta")
 	require.Equal(t, 200, r.StatusCode)
-	require.Equal(
-		t,
-		[]string{"list", "c1", "7"},
-		[]string{gjson.Get(r.Body, "object").Str, gjson.Get(r.Body, "data.0.call").Str, gjson.Get(r.Body, "next").Str},
-	)
+	require.Equal(t, []string{"list", "c1", "7"},
+		[]string{gjson.Get(r.Body, "object").Str, gjson.Get(r.Body, "data.0.call").Str, gjson.Get(r.Body, "next").Str})
 	require.WithinDuration(t, time.Now().Add(-15*time.Minute), l.asked.Since, time.Minute)
 	l.asked.Since = time.Time{}
 	require.Equal(t, calls.Query{Tenant: "ta", Session: "s1", Outcome: calls.AnyFault, Limit: 3, Before: "9"}, l.asked)

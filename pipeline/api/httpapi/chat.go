@@ -16,6 +16,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/view"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/api/responses"
 )
 
 // agentPrefix in a model's name means an agent.
@@ -33,7 +34,28 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request, id api.Identity) {
 		writeFault(w, fault)
 		return
 	}
-	s.run(w, r, req)
+	s.runKept(w, r, id, req)
+}
+
+// runKept is run for a chat call: the stream of one that is stored is kept, so that it can be resumed.
+func (s *Server) runKept(w http.ResponseWriter, r *http.Request, id api.Identity, req pipeline.Request) {
+	if !req.Stream || req.IdempotencyKey == "" || s.Responses == nil || prefers(r.Header, "respond-async") {
+		s.run(w, r, req)
+		return
+	}
+	pending, err := s.accept(w, r, req)
+	if err != nil {
+		s.failed(w, r, err)
+		return
+	}
+	kept := s.Responses.KeepChat(r.Context(), responses.Owner{Tenant: req.Tenant, Key: id.KeyID}, pending.ID(), req.Body)
+	if kept == nil {
+		defer context.AfterFunc(r.Context(), pending.Leave)()
+		s.stream(w, r, pending, req)
+		return
+	}
+	// The call goes on if the caller leaves, and so does the log of its stream.
+	s.streamTo(w, r.WithContext(context.WithoutCancel(r.Context())), pending, req, s.NewFollower(req.Body), kept)
 }
 
 // run makes a call of any kind and answers with its end.
@@ -42,14 +64,10 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request, req pipeline.Reques
 	if async {
 		req.Submit, req.Stream = true, false
 	}
-	pending, err := s.Entry.Accept(r.Context(), req)
+	pending, err := s.accept(w, r, req)
 	if err != nil {
 		s.failed(w, r, err)
 		return
-	}
-	setHeader(w.Header(), "Shallot-Call", pending.ID())
-	if req.RequestID == "" {
-		setHeader(w.Header(), "X-Request-Id", pending.ID()) // without one of the caller's own it is the call id
 	}
 	if async {
 		w.Header().Set("Preference-Applied", "respond-async")

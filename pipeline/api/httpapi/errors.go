@@ -49,18 +49,34 @@ func faultStatus(f *messages.Fault) int {
 // mark, and very long values are cut, so that they do not exceed a reader's limits.
 func setHeader(h http.Header, name, value string) {
 	const maxLength = 4096
-	clean := strings.Map(func(r rune) rune {
-		if r < ' ' || r > '~' {
-			return '?'
-		}
-		return r
-	}, value)
+	clean := value
+	if !printable(value) {
+		clean = printed(value)
+	}
 	if len(clean) > maxLength {
 		clean = clean[:maxLength-3] + "..."
 	}
 	if clean != "" {
 		h.Set(name, clean)
 	}
+}
+
+func printable(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+func printed(value string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, value)
 }
 
 func writeValue(w http.ResponseWriter, status int, v any) {

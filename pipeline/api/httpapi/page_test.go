@@ -71,7 +71,7 @@ func fileNames(files []fs.DirEntry) (names []string) {
 func TestPageIsForThisMachine(t *testing.T) {
 	t.Parallel()
 	public := controlled(t, "0.0.0.0:8080", func(c *Config, p *Deps) { c.InsecureOpen = true; withPage(c, p) })
-	require.Equal(t, 404, public.Do(t, "GET", "/ui/", "").StatusCode, "contracts 19: never on a port beyond loopback")
+	require.Equal(t, 404, public.Do(t, "GET", "/ui/", "").StatusCode, "never on a port beyond loopback")
 
 	keys, err := ParseKeys([]byte(`{"keys":[{"id":"k","hash":"sha256:`+strings.Repeat("0", 64)+`"}]}`), "")
 	require.NoError(t, err)

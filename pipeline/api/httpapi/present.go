@@ -22,8 +22,9 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 // called. net/http ends a context as soon as nothing more can be read from the connection. But a client may close its
 // sending side after its request, and still waits for the answer (RFC 9112, 9.6). Both look the same until something is
 // sent: a client that is gone answers that with a reset.
-func (s *Server) attend(r *http.Request, a *recorder) (*http.Request, func()) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
+func (s *Server) attend(r *http.Request, a *recorder, begin time.Time) (*http.Request, func()) {
+	ctx := context.WithValue(context.WithoutCancel(r.Context()), beginKey{}, begin)
+	ctx, cancel := context.WithCancel(ctx)
 	conn, _ := r.Context().Value(connKey{}).(net.Conn)
 	handled(conn)
 	answered, watched := make(chan struct{}), make(chan struct{})

@@ -124,3 +124,22 @@ func TestOnlyAnOperatorAnswersWhatACallWaitsFor(t *testing.T) {
 		require.Equal(t, "paid", gjson.Get(got, "output.0.content.0.text").Str, got)
 	}
 }
+
+// The events of an old response may have gone before it: a reader hears that, and does not wait.
+func TestEventsThatAreGoneAreNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	store := &pipeline.Memory{}
+	one, two := gateways(t, saying("Hello"), store)
+	res := one.Do(t, "POST", "/v1/responses", `{"model":"m1","input":"x","background":true,"stream":true}`, asA1)
+	id := gjson.Get(eventsOf(res.Body)[0], "response.id").Str
+	keys, err := store.Keys(t.Context(), "")
+	require.NoError(t, err)
+	for _, key := range keys {
+		if strings.Contains(key, ".events.") {
+			require.NoError(t, store.Delete(t.Context(), key))
+		}
+	}
+	res = two.Do(t, "GET", "/v1/responses/"+id+"?stream=true", "", asA1)
+	require.Contains(t, res.Body, "not kept any more")
+	require.Equal(t, 200, two.Do(t, "GET", "/v1/responses/"+id, "", asA1).StatusCode)
+}

@@ -78,6 +78,7 @@ func (s *Server) followResponse(w http.ResponseWriter, r *http.Request, o respon
 	beat, pause := time.NewTicker(s.Heartbeat), time.NewTicker(followPause)
 	defer beat.Stop()
 	defer pause.Stop()
+	over := false // the response has ended, so all its events are written
 	for n := 0; e.err == nil; {
 		list, last, err := s.nextEvents(ctx, o, rec, n)
 		switch {
@@ -91,6 +92,9 @@ func (s *Server) followResponse(w http.ResponseWriter, r *http.Request, o respon
 		case !errors.Is(err, pipeline.ErrNotFound):
 			s.stopFollowing(ctx, e, rec, err)
 			return
+		case over:
+			e.fail(api.Refused(messages.NotFound, "the events of response %s are not kept any more", rec.ID))
+			return
 		}
 		select {
 		case <-pause.C:
@@ -100,10 +104,12 @@ func (s *Server) followResponse(w http.ResponseWriter, r *http.Request, o respon
 			s.stopFollowing(ctx, e, rec, context.Cause(ctx))
 			return
 		}
-		if _, err := s.Responses.Look(ctx, o, rec.ID); err != nil && ctx.Err() == nil {
+		now, err := s.Responses.Look(ctx, o, rec.ID)
+		if err != nil && ctx.Err() == nil {
 			s.stopFollowing(ctx, e, rec, err)
 			return
 		}
+		over = err == nil && now.Done()
 	}
 }
 

@@ -132,7 +132,7 @@ func (s *Server) wrap(t *router) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
 		a := &recorder{ResponseWriter: w}
-		r, stop := s.attend(r, a)
+		r, stop := s.attend(r, a, begin)
 		defer stop()
 		// A stream's last write deadline must not meet the next request of the connection.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
@@ -144,8 +144,9 @@ func (s *Server) wrap(t *router) http.Handler {
 		done := func(string, int) {}
 		if s.Observer != nil {
 			var ctx context.Context
-			ctx, done = s.Observer.Request(r)
-			r = r.WithContext(ctx)
+			if ctx, done = s.Observer.Request(r); ctx != r.Context() {
+				r = r.WithContext(ctx)
+			}
 		}
 		defer func() {
 			p := recover()
@@ -161,7 +162,6 @@ func (s *Server) wrap(t *router) http.Handler {
 				panic(http.ErrAbortHandler)
 			}
 		}()
-		r = r.WithContext(context.WithValue(r.Context(), beginKey{}, begin))
 		id, fault := api.OneValue(r.Header.Values, "X-Request-Id")
 		if id == "" {
 			id = messages.NewID()
@@ -185,14 +185,21 @@ func (s *Server) wrap(t *router) http.Handler {
 	})
 }
 
-// line writes the one line of the log about a request, and about the call that it made.
+// line writes the one line of the log about a request, and about the call that it made. It says nothing of its place in
+// the source, which is the same for all and takes time to find out.
 func (s *Server) line(r *http.Request, a *recorder, begin time.Time) {
-	h := a.Header()
-	said := []slog.Attr{slog.String("method", r.Method), slog.String("path", r.URL.Path),
-		slog.Int("status", a.status), slog.Int64("dur_ms", time.Since(begin).Milliseconds()),
+	ctx, level := r.Context(), levelOf(r.Method, r.URL.Path, a.status)
+	if !s.Log.Enabled(ctx, level) {
+		return
+	}
+	h, now := a.Header(), time.Now()
+	said := slog.NewRecord(now, level, "http", 0)
+	said.AddAttrs(slog.String("method", r.Method), slog.String("path", r.URL.Path),
+		slog.Int("status", a.status), slog.Int64("dur_ms", now.Sub(begin).Milliseconds()),
 		slog.String("request_id", h.Get("X-Request-Id")), slog.String("call", h.Get("Shallot-Call")),
-		slog.String("tenant", a.identity.Tenant), slog.String("key", a.identity.KeyID)}
-	s.Log.LogAttrs(r.Context(), levelOf(r.Method, r.URL.Path, a.status), "http", append(said, a.ended...)...)
+		slog.String("tenant", a.identity.Tenant), slog.String("key", a.identity.KeyID))
+	said.AddAttrs(a.ended...)
+	_ = s.Log.Handler().Handle(ctx, said) // as slog itself does
 }
 
 // ended notes the end of a call for the log.

@@ -211,6 +211,7 @@ func (s *Server) mainRoutes() *router {
 	s.addAgentAdmin(t, s.Addr, true)
 	t.add("/v1/embeddings", methods{http.MethodPost: s.caller(s.embeddings)})
 	s.addResponses(t)
+	s.addResume(t)
 	s.addTodo(t)
 	if s.Tools != nil {
 		s.addTools(t, s.Addr, true)

@@ -37,13 +37,25 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, pending pipeline
 // streamWith is stream with a follower of the face's own.
 func (s *Server) streamWith(w http.ResponseWriter, r *http.Request, pending pipeline.Pending, req pipeline.Request,
 	f Follower) {
+	s.streamTo(w, r, pending, req, f, nil)
+}
+
+// streamTo is streamWith for a stream that is kept, if kept is not nil. Such a one is followed to its end whether or not
+// somebody reads it.
+func (s *Server) streamTo(w http.ResponseWriter, r *http.Request, pending pipeline.Pending, req pipeline.Request,
+	f Follower, kept *responses.Chat) {
 	ctx, cancel := s.untilHalt(r.Context())
 	defer cancel()
 	ctx, drop := context.WithCancelCause(ctx)
 	defer drop(nil)
 	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.WriteTimeout, tool: req.Kind == messages.Tool,
 		wire: req.Wire.Or()}
-	q := &queue{max: s.StreamBuffer, ready: make(chan struct{}, 1), all: &s.backlog}
+	q := &queue{max: s.StreamBuffer, ready: make(chan struct{}, 1)}
+	if kept != nil {
+		e.kept = &keeping{s: s, log: kept}
+	} else {
+		q.all = &s.backlog
+	}
 	defer q.close()
 	type end struct {
 		call *messages.Call
@@ -70,13 +82,13 @@ func (s *Server) streamWith(w http.ResponseWriter, r *http.Request, pending pipe
 		case <-q.ready:
 			chunks, marks := q.take()
 			e.marks = marks
-			if e.write(chunks); e.err != nil {
+			if e.write(chunks); e.err != nil && kept == nil {
 				drop(e.err) // the next turn is the end of Wait
 			}
 			q.written(chunks)
 			beat.Reset(s.Heartbeat)
 		case <-beat.C:
-			if e.ping(); e.err != nil {
+			if e.ping(); e.err != nil && kept == nil {
 				drop(e.err)
 			}
 		case done := <-ended: // Wait has returned: no more deltas come, and only this goroutine uses the follower
@@ -94,7 +106,7 @@ func (s *Server) streamWith(w http.ResponseWriter, r *http.Request, pending pipe
 				return
 			}
 			s.endStream(e, r, f, done.call)
-			if e.err != nil {
+			if e.err != nil && kept == nil {
 				s.lost(e, r, pending, e.err, e.err)
 			}
 			return
@@ -116,6 +128,7 @@ func (s *Server) endStream(e *events, r *http.Request, f Follower, c *messages.C
 	if fault == nil {
 		fault = c.Fault
 	}
+	defer func() { e.kept.close(fault) }()
 	if !e.started {
 		facts(e.w.Header(), c, started(r)) // everything is known before the first byte: a replay or a failure
 		if fault == nil && len(chunks) == 0 && !e.tool {
@@ -188,6 +201,8 @@ type events struct {
 	err   error
 	cut   atomic.Bool // nothing is written any more
 	next  int         // number of the next event, where events have numbers
+	id    string      // of the next event, if it has one
+	kept  *keeping    // nil: the stream is not kept
 	buf   []byte
 }
 
@@ -203,11 +218,15 @@ func (e *events) start() {
 
 // write sends each chunk as an event.
 func (e *events) write(chunks [][]byte) {
+	if len(chunks) > 0 {
+		e.kept.add(chunks)
+	}
 	for _, c := range chunks {
 		if e.tool {
 			e.event(toolEvent(c))
 			continue
 		}
+		e.id = e.kept.next()
 		e.event(wires.Name(c), oneLine(c))
 		if n := responses.Number(c); n >= 0 {
 			e.next = n + 1
@@ -219,6 +238,10 @@ func (e *events) send(data []byte) { e.event("", data) }
 
 func (e *events) event(name string, data []byte) {
 	e.buf = e.buf[:0]
+	if e.id != "" {
+		e.buf = append(append(append(e.buf, "id: "...), e.id...), '\n')
+		e.id = ""
+	}
 	if name != "" {
 		e.buf = append(append(append(e.buf, "event: "...), name...), '\n')
 	}

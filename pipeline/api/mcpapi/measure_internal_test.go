@@ -14,17 +14,11 @@ func TestWhatIsToldOfARequestNamesNoToolThatNobodyHas(t *testing.T) {
 	t.Parallel()
 	call := &mcp.CallToolRequest{Params: &mcp.CallToolParamsRaw{Name: "read"}}
 	refused := &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "unknown tool"}
-	require.Equal(
-		t,
-		[]string{"read", "", ""},
-		[]string{toolOf(call, nil), toolOf(call, refused), toolOf(&mcp.ListToolsRequest{}, nil)},
-	)
+	require.Equal(t, []string{"read", "", ""},
+		[]string{toolOf(call, nil), toolOf(call, refused), toolOf(&mcp.ListToolsRequest{}, nil)})
 	require.Equal(t, []string{"", "tool_error", "-32602", "internal", ""}, []string{
 		faultOf(&mcp.CallToolResult{}, nil),
-		faultOf(
-			&mcp.CallToolResult{IsError: true},
-			nil,
-		),
+		faultOf(&mcp.CallToolResult{IsError: true}, nil),
 		faultOf(nil, refused),
 		faultOf(nil, errors.New("x")),
 		faultOf(&mcp.ListToolsResult{}, nil),

@@ -117,7 +117,7 @@ func TestMCPCall(t *testing.T) {
 			require.Contains(t, apitest.TextOf(t, r), "m: missing")
 			require.Equal(t, "invalid_arguments", r.Meta["shallot/fault"])
 			r = do(`{"n":4}`)
-			require.True(t, r.IsError, "contracts 13: over MCP a graceful error is an error")
+			require.True(t, r.IsError, "over MCP a graceful error is an error")
 			require.Equal(t, "graceful_error", r.Meta["shallot/degraded"])
 			r = do(`{"n":5}`)
 			require.False(t, r.IsError)

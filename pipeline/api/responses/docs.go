@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
@@ -18,7 +19,10 @@ const partSize = 512 << 10
 
 // docs keeps documents of any size in a store of small values. They are packed, and a large one lies in parts under
 // keys of its own, which are there before the entry that names them. How long they last is the matter of the store.
-type docs struct{ store pipeline.Store }
+type docs struct {
+	store pipeline.Store
+	room  *room
+}
 
 // head is the entry of a document: its bytes, or where its parts are.
 type head struct {
@@ -62,6 +66,11 @@ func (d docs) get(ctx context.Context, key string, v any) (uint64, error) {
 
 // put writes a document under the condition, as pipeline.Store does.
 func (d docs) put(ctx context.Context, key string, v any, when pipeline.Condition) error {
+	return d.putFor(ctx, key, v, when, 0)
+}
+
+// putFor is put for a document that goes after a time; 0: when the store says.
+func (d docs) putFor(ctx context.Context, key string, v any, when pipeline.Condition, ttl time.Duration) error {
 	raw, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("%s: %w", key, err)
@@ -70,6 +79,7 @@ func (d docs) put(ctx context.Context, key string, v any, when pipeline.Conditio
 	z := gzip.NewWriter(&packed)
 	_, _ = z.Write(raw) // a buffer takes everything
 	_ = z.Close()
+	d.room.wrote(packed.Len())
 	h, old := head{Data: packed.Bytes()}, head{}
 	if !when.Absent() {
 		old = d.headOf(ctx, key)
@@ -79,7 +89,7 @@ func (d docs) put(ctx context.Context, key string, v any, when pipeline.Conditio
 		h = head{Name: messages.NewID()}
 		for ; len(data) > 0; h.Parts++ {
 			n := min(len(data), partSize)
-			if _, err := d.store.Put(ctx, h.part(key, h.Parts), data[:n], 0, pipeline.Always()); err != nil {
+			if _, err := d.store.Put(ctx, h.part(key, h.Parts), data[:n], ttl, pipeline.Always()); err != nil {
 				return err
 			}
 			data = data[n:]
@@ -89,7 +99,7 @@ func (d docs) put(ctx context.Context, key string, v any, when pipeline.Conditio
 	if err != nil {
 		return fmt.Errorf("%s: %w", key, err)
 	}
-	if _, err = d.store.Put(ctx, key, raw, 0, when); err != nil {
+	if _, err = d.store.Put(ctx, key, raw, ttl, when); err != nil {
 		d.dropParts(ctx, key, h)
 		return err
 	}

@@ -270,7 +270,7 @@ func TestASweepKeepsEndsThatNobodyAsksFor(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, row.want, gjson.GetBytes(r.Now(), "status").Str)
 		}
-		time.Sleep(2 * time.Minute)
+		<-time.After(2 * time.Minute)
 		n, err = s.Sweep(t.Context())
 		require.NoError(t, err)
 		require.Zero(t, n)
@@ -278,7 +278,7 @@ func TestASweepKeepsEndsThatNobodyAsksFor(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []string{messages.Key("", "open", runs.ID)}, notes, "only what runs is open")
 		s.calls.fails(runs.Call, messages.NewFault(messages.NotFound, "no call"))
-		time.Sleep(25 * time.Hour)
+		<-time.After(25 * time.Hour)
 		n, err = s.Sweep(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, 1, n, "a call that nobody has known for a day does not come any more")

@@ -16,6 +16,7 @@ import (
 type batch struct {
 	Events []json.RawMessage `json:"events"`
 	End    bool              `json:"end,omitempty"`
+	Fault  *messages.Fault   `json:"fault,omitempty"` // that ended the stream of a chat call
 }
 
 func (o Owner) events(id string, n int) string { return o.key("events", id, strconv.Itoa(n)) }

@@ -27,7 +27,7 @@ type Kept struct {
 // New returns what the store keeps, which also decides how long; the entry knows the ends of calls. What is written to
 // the store must be there for every reader at once.
 func New(store pipeline.Store, entry pipeline.Entry) *Kept {
-	return &Kept{docs: docs{store}, entry: entry}
+	return &Kept{docs: docs{store, newRoom()}, entry: entry}
 }
 
 // Record is a response as it is kept.

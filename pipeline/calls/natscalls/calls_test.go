@@ -92,11 +92,8 @@ func TestTheStoryOfACallNamesEveryStepAndNoWordOfTheCall(t *testing.T) {
 	require.Equal(t, "status=500: the model melted", s.Steps[1].Error)
 	require.Positive(t, s.Steps[3].Micros)
 	require.EqualValues(t, 1000, s.Steps[2].Delay)
-	require.Equal(
-		t,
-		[]calls.Change{{Body: "request", Op: "add", At: "/metadata", Now: len(`{"a":"` + secret + `"}`)}},
-		s.Steps[0].Changes,
-	)
+	require.Equal(t, []calls.Change{{Body: "request", Op: "add", At: "/metadata", Now: len(`{"a":"` + secret + `"}`)}},
+		s.Steps[0].Changes)
 	m := <-heard
 	require.Equal(t, "shallot.v1.event.end.model.acme.ok."+end.ID, m.Subject, "nobody looks on, so one event tells all")
 	require.NotContains(t, string(m.Data), "4111")

@@ -51,12 +51,8 @@ func TestASampleLeavesOutNoFault(t *testing.T) {
 		require.NoError(t, err)
 		return len(page.Calls)
 	}
-	require.Eventually(
-		t,
-		func() bool { return count(calls.Query{Outcome: calls.AnyFault}) == 400 },
-		5*time.Second,
-		10*time.Millisecond,
-	)
+	require.Eventually(t, func() bool { return count(calls.Query{Outcome: calls.AnyFault}) == 400 }, 5*time.Second,
+		10*time.Millisecond)
 	well := count(calls.Query{Outcome: calls.OK})
 	require.Greater(t, well, 50)
 	require.Less(t, well, 150, "both recorders told of the same calls, which a list shows once")
@@ -122,11 +118,8 @@ func TestAParkedCallHasTheStoryBeforeAndAfter(t *testing.T) {
 	r.Owns(c, pipeline.Ownership{Again: true, Durable: true}).Left(c, pipeline.Ended)
 	parts := w.story(l, "acme", c.ID)
 	require.Len(t, parts, 2)
-	require.Equal(
-		t,
-		[]any{calls.Held, false, calls.Ended, true},
-		[]any{parts[0].State, parts[0].Again, parts[1].State, parts[1].Again},
-	)
+	require.Equal(t, []any{calls.Held, false, calls.Ended, true},
+		[]any{parts[0].State, parts[0].Again, parts[1].State, parts[1].Again})
 	page, err := l.List(t.Context(), calls.Query{})
 	require.NoError(t, err)
 	require.Len(t, page.Calls, 1)

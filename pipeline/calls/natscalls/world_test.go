@@ -127,11 +127,8 @@ func (w *world) story(l *natscalls.Lookup, tenant, id string) (out []calls.Story
 
 // made is a call as an entry makes it, with two stages on its way.
 func made(tenant string) *messages.Call {
-	c := messages.NewCall(
-		messages.Model,
-		tenant,
-		[]byte(`{"model":"gpt-4o","messages":[{"role":"user","content":"hello"}]}`),
-	)
+	c := messages.NewCall(messages.Model, tenant,
+		[]byte(`{"model":"gpt-4o","messages":[{"role":"user","content":"hello"}]}`))
 	c.RequestID, c.Deadline = "req-"+c.ID, time.Now().Add(time.Minute)
 	c.Slip.Stops = []messages.Stop{{Name: "outer", Order: 5}, {Name: "pii", Order: 10}, {Name: "inner", Order: 20}}
 	return c

@@ -159,14 +159,8 @@ func TestEachDoorRefusesHostileBodies(t *testing.T) {
 			})
 		})
 	}
-	r := ask(
-		t,
-		i.base,
-		acme,
-		"POST",
-		"/v1/chat/completions",
-		`{"model":"demo/echo","messages":[{"role":"user","content":"well"}]}`,
-	)
+	r := ask(t, i.base, acme, "POST", "/v1/chat/completions",
+		`{"model":"demo/echo","messages":[{"role":"user","content":"well"}]}`)
 	require.Equal(t, 200, r.status, r)
 }
 
@@ -247,14 +241,8 @@ func TestTheHTTPDoorBoundsWhatItReads(t *testing.T) {
 			require.NoError(t, err)
 			slow[n] = c
 		}
-		r := ask(
-			t,
-			i.base,
-			acme,
-			"POST",
-			"/v1/chat/completions",
-			`{"model":"demo/echo","messages":[{"role":"user","content":"well"}]}`,
-		)
+		r := ask(t, i.base, acme, "POST", "/v1/chat/completions",
+			`{"model":"demo/echo","messages":[{"role":"user","content":"well"}]}`)
 		require.Equal(t, http.StatusOK, r.status, r)
 		for _, c := range slow { // each is ended by the server
 			require.NoError(t, c.SetReadDeadline(time.Now().Add(15*time.Second)))

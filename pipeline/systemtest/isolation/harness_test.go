@@ -114,27 +114,11 @@ func (i *installation) url(user string) string {
 // keys are the keys-file: a caller of each tenant, and an operator.
 func keys() string {
 	record := func(id, tenant, role string) string {
-		return fmt.Sprintf(
-			"  - {id: %s, hash: %q, tenant: %q, role: %s}\n",
-			id,
-			httpapi.HashKey("key-"+id, nil),
-			tenant,
-			role,
-		)
+		return fmt.Sprintf("  - {id: %s, hash: %q, tenant: %q, role: %s}\n", id, httpapi.HashKey("key-"+id, nil), tenant,
+			role)
 	}
-	return "keys:\n" + record(
-		"acme",
-		acme,
-		"caller",
-	) + record(
-		"globex",
-		globex,
-		"caller",
-	) + record(
-		"op",
-		"ops",
-		"operator",
-	)
+	return "keys:\n" + record("acme", acme, "caller") + record("globex", globex, "caller") +
+		record("op", "ops", "operator")
 }
 
 // start runs an installation. yaml is added to its configuration.

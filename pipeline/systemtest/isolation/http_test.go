@@ -35,12 +35,8 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 		return func(t *testing.T) { i.tryCalls(t, path, body, theirs, key) }
 	}
 	agent := func(t *testing.T) {
-		r := post(
-			t,
-			"/v1/agents/helper/chat/completions",
-			`{"model":"m","messages":[{"role":"user","content":"x"}]}`,
-			"Shallot-Tenant: acme",
-		)
+		r := post(t, "/v1/agents/helper/chat/completions", `{"model":"m","messages":[{"role":"user","content":"x"}]}`,
+			"Shallot-Tenant: acme")
 		nothing(t, r, 403)
 	}
 	models := func(t *testing.T) { nothing(t, get(t, "/v1/models", "Shallot-Tenant: acme"), 200) }
@@ -67,15 +63,8 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 		for _, name := range []string{"acme.s1", "acme/s1", "../acme/s1", "acme%2Fs1"} {
 			nothing(t, get(t, "/v1/todo", "Shallot-Session: "+name), 200)
 		}
-		r := ask(
-			t,
-			i.base,
-			"globex",
-			"PUT",
-			"/v1/todo/s1",
-			`{"items":[{"title":"mine"}],"replace":true}`,
-			"Shallot-Tenant: acme",
-		)
+		r := ask(t, i.base, "globex", "PUT", "/v1/todo/s1", `{"items":[{"title":"mine"}],"replace":true}`,
+			"Shallot-Tenant: acme")
 		nothing(t, r, 200)
 		nothing(t, ask(t, i.base, "globex", "PUT", "/v1/todo/s1", `{"items":[],"tenant":"acme"}`), 400)
 	}
@@ -160,14 +149,12 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 				}
 			}
 		},
-		"GET /v1/todo/{session}": todo, "PUT /v1/todo/{session}": todo, "GET /v1/todo": todo, "PUT /v1/todo": todo,
+		"GET /v1/results/{call}/events": gone("GET", "/v1/results/%s/events", v.streamed, v.chat),
+		"GET /v1/todo/{session}":        todo, "PUT /v1/todo/{session}": todo, "GET /v1/todo": todo, "PUT /v1/todo": todo,
 		"GET /v1/tools": func(t *testing.T) { nothing(t, get(t, "/v1/tools", "Shallot-Tenant: acme"), 200) },
 		"GET /v1/tools/{name}": func(t *testing.T) {
-			require.Empty(
-				t,
-				gjson.Get(get(t, "/v1/tools/keep").body, "executor").Str,
-				"how a tool is run is the operator's to know",
-			)
+			require.Empty(t, gjson.Get(get(t, "/v1/tools/keep").body, "executor").Str,
+				"how a tool is run is the operator's to know")
 		},
 		"POST /v1/tools/{name}/call": func(t *testing.T) {
 			i.tryCalls(t, "/v1/tools/keep/call", keepBody, v.tool, "key-2")
@@ -202,11 +189,8 @@ func attempts(i *installation, v victim) map[string]func(t *testing.T) {
 		"GET /api/debug/interceptor-stats":          forbidden("GET", "/api/debug/interceptor-stats", ""),
 		"GET /api/debug/interceptor/diagnostics":    forbidden("GET", "/api/debug/interceptor/diagnostics", ""),
 		"POST /api/debug/interceptor/{name}/enable": forbidden("POST", "/api/debug/interceptor/logging/enable", ""),
-		"POST /api/debug/interceptor/{name}/disable": forbidden(
-			"POST",
-			"/api/debug/interceptor/logging/disable",
-			`{"confirm":"logging"}`,
-		),
+		"POST /api/debug/interceptor/{name}/disable": forbidden("POST", "/api/debug/interceptor/logging/disable",
+			`{"confirm":"logging"}`),
 		"GET /api/dead":                     forbidden("GET", "/api/dead", ""),
 		"DELETE /api/dead":                  forbidden("DELETE", "/api/dead?all=true", ""),
 		"POST /api/dead/redrive":            forbidden("POST", "/api/dead/redrive?all=true", ""),
@@ -234,11 +218,8 @@ func (i *installation) tryCalls(t *testing.T, path, body, theirs, key string) {
 		require.NotEqual(t, theirs, r.header("Shallot-Call"))
 		if strings.Contains(strings.Join(headers, ""), "Idempotency-Key: "+key) {
 			other := strings.Replace(body, "}", ` }`, 1)
-			require.NotEqual(
-				t,
-				422,
-				ask(t, i.base, "globex", "POST", path, strings.Replace(other, canary, "other", 1), "Idempotency-Key: y"+key).status,
-			)
+			require.NotEqual(t, 422,
+				ask(t, i.base, "globex", "POST", path, strings.Replace(other, canary, "other", 1), "Idempotency-Key: y"+key).status)
 		}
 	}
 	nothing(t, ask(t, i.base, "globex", "POST", path, body, "Shallot-Tenant: acme"), 403)

@@ -40,23 +40,16 @@ func TestAnotherAccountReachesWhatIsImported(t *testing.T) {
 	t.Run("named", func(t *testing.T) {
 		t.Parallel()
 		s := natsServer(t, func(conf string) string {
-			return strings.Replace(
-				partner(conf),
-				`"_INBOX.>", "_INBOX_acme.>", "_INBOX_operator.>"`,
-				`"_INBOX.>", "_R_.>", "_INBOX_acme.>"`,
-				1,
-			)
+			return strings.Replace(partner(conf), `"_INBOX.>", "_INBOX_acme.>", "_INBOX_operator.>"`,
+				`"_INBOX.>", "_R_.>", "_INBOX_acme.>"`, 1)
 		})
 		i := startOn(t, s, "nats: {inbox-prefixes: [\"_R_.\"]}\n")
 		u := dial(t, i)
 		r := u.ask(t, "ask", hello)
 		require.Contains(t, r.body, `"content":"hello"`)
 		require.Equal(t, 200, u.ask(t, "result."+r.header("Shallot-Call"), "").status)
-		require.Contains(
-			t,
-			u.stream(t, "ask", strings.Replace(hello, "{", `{"stream":true,`, 1), nil),
-			`"finish_reason":"stop"`,
-		)
+		require.Contains(t, u.stream(t, "ask", strings.Replace(hello, "{", `{"stream":true,`, 1), nil),
+			`"finish_reason":"stop"`)
 		for _, subject := range []string{
 			"shallot.v1.tenant.acme.model.request", "shallot.v1.control.stats", "ask.x", "$KV.shallot_results.x",
 		} {
@@ -71,12 +64,7 @@ func TestAnotherAccountReachesWhatIsImported(t *testing.T) {
 		u := dial(t, i)
 		require.NoError(t, u.PublishRequest("ask", u.NewInbox(), []byte(hello)))
 		require.NoError(t, u.Flush())
-		require.Eventually(
-			t,
-			func() bool { return strings.Contains(i.log.String(), "not an inbox") },
-			10*time.Second,
-			10*time.Millisecond,
-			"it is dropped, and the log says why",
-		)
+		require.Eventually(t, func() bool { return strings.Contains(i.log.String(), "not an inbox") }, 10*time.Second,
+			10*time.Millisecond, "it is dropped, and the log says why")
 	})
 }

@@ -90,11 +90,8 @@ func tenantVerbs(i *installation, u user, v victim) map[string]func(t *testing.T
 			nothing(t, u.ask(t, own+"todo.get", body, "Shallot-Tenant: acme"), 200)
 		}
 		nothing(t, u.ask(t, own+"todo.get", `{"session":"s1","tenant":"acme"}`), 400)
-		nothing(
-			t,
-			u.ask(t, own+"todo.put", `{"session":"s1","items":[{"title":"mine"}],"replace":true}`, "Shallot-Tenant: acme"),
-			200,
-		)
+		nothing(t,
+			u.ask(t, own+"todo.put", `{"session":"s1","items":[{"title":"mine"}],"replace":true}`, "Shallot-Tenant: acme"), 200)
 		nothing(t, u.ask(t, own+"todo.put", `{"session":"s1","items":[],"tenant":"acme"}`), 400)
 	}
 	agent := func(t *testing.T) {
@@ -122,11 +119,8 @@ func tenantVerbs(i *installation, u user, v victim) map[string]func(t *testing.T
 		},
 		"todo.get": todo, "todo.put": todo,
 		"calls.list": operatorOnly("calls.list", `{}`), "calls.get": operatorOnly("calls.get", v.chat),
-		"approval.list": operatorOnly(
-			"approval.list",
-			"",
-		),
-		"letters.list": operatorOnly("letters.list", ""), "letters.get": operatorOnly("letters.get", `{"sequence":1}`),
+		"approval.list": operatorOnly("approval.list", ""),
+		"letters.list":  operatorOnly("letters.list", ""), "letters.get": operatorOnly("letters.get", `{"sequence":1}`),
 		"letters.redrive": operatorOnly("letters.redrive", `{"all":true}`),
 		"letters.delete":  operatorOnly("letters.delete", `{"all":true}`),
 		"approval.answer": operatorOnly("approval.answer", `{"call":"`+v.held+`","answer":"approve"}`),

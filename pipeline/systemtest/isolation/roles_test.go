@@ -87,29 +87,18 @@ func TestEachRoleCanDoItsWork(t *testing.T) {
 	require.Contains(t, caller.ask(t, own+"model.request", hello).body, `"content":"hello"`)
 	keyed := caller.ask(t, own+"model.request", hello, "Shallot-Session: s1", "Idempotency-Key: k1")
 	require.Contains(t, keyed.body, `"content":"hello"`)
-	require.Contains(
-		t,
-		caller.stream(t, own+"model.request", strings.Replace(hello, "{", `{"stream":true,`, 1), nil),
-		`"finish_reason":"stop"`,
-	)
-	require.Equal(
-		t,
-		"onion",
-		caller.stream(t, own+"tool.request.spell", `{}`, nats.Header{"Shallot-Stream": {"on"}}),
-		"a tool may send chunks",
-	)
+	require.Contains(t, caller.stream(t, own+"model.request", strings.Replace(hello, "{", `{"stream":true,`, 1), nil),
+		`"finish_reason":"stop"`)
+	require.Equal(t, "onion", caller.stream(t, own+"tool.request.spell", `{}`, nats.Header{"Shallot-Stream": {"on"}}),
+		"a tool may send chunks")
 	require.JSONEq(t, `{"text":"HI","seen":true}`, caller.ask(t, own+"tool.request.upper", `{"text":"hi"}`).body)
 	long := strings.Replace(hello, "hello", strings.Repeat("x", 300<<10), 1)
 	require.Contains(t, caller.ask(t, own+"model.request", long).body, "xxxx", "over the claim check")
 	require.Contains(t, caller.ask(t, own+"todo.put", `{"session":"s","items":[{"title":"a"}]}`).body, `"a"`)
 	submitted := caller.ask(t, own+"tool.submit.upper", `{"text":"hi"}`)
 	result := func(call string) string { return caller.ask(t, own+"result."+call, "").body }
-	require.Eventually(
-		t,
-		func() bool { return strings.Contains(result(gjson.Get(submitted.body, "call").Str), `"HI"`) },
-		10*time.Second,
-		20*time.Millisecond,
-	)
+	require.Eventually(t, func() bool { return strings.Contains(result(gjson.Get(submitted.body, "call").Str), `"HI"`) },
+		10*time.Second, 20*time.Millisecond)
 
 	held := caller.ask(t, own+"tool.request.careful", `{"text":"hi"}`, "Idempotency-Key: k2")
 	require.Contains(t, held.body, "approval_pending")
@@ -118,12 +107,8 @@ func TestEachRoleCanDoItsWork(t *testing.T) {
 	require.Equal(t, held.header("Shallot-Call"), call)
 	decided := operator.ask(t, "shallot.v1.tenant.acme.approval.answer", `{"call":"`+call+`","decision":"approve"}`)
 	require.Equal(t, 200, decided.status, decided)
-	require.Eventually(
-		t,
-		func() bool { return strings.Contains(result(call), `"HI"`) },
-		10*time.Second,
-		20*time.Millisecond,
-	)
+	require.Eventually(t, func() bool { return strings.Contains(result(call), `"HI"`) }, 10*time.Second,
+		20*time.Millisecond)
 
 	require.Contains(t, operator.ask(t, "shallot.v1.control.stats", "").body, "interceptors")
 	require.Contains(t, operator.ask(t, "shallot.v1.control.disable", "logging").body, "logging")
@@ -270,14 +255,8 @@ func (i *installation) everything(t *testing.T) (out []string) {
 			"STREAM.SNAPSHOT.", "STREAM.RESTORE.", "STREAM.CREATE.", "CONSUMER.LIST.", "CONSUMER.NAMES."} {
 			out = append(out, "$JS.API."+verb+name)
 		}
-		out = append(
-			out,
-			"$JS.API.CONSUMER.DURABLE.CREATE."+name+".x",
-			"$JS.API.CONSUMER.CREATE."+name+".x.y",
-			"$JS.API.CONSUMER.MSG.NEXT."+name+".x",
-			"$JS.ACK."+name+".x.1.1.1.1.1",
-			"$JS.ACK._.x."+name+".x.1.1.1.1.1.x",
-		)
+		out = append(out, "$JS.API.CONSUMER.DURABLE.CREATE."+name+".x", "$JS.API.CONSUMER.CREATE."+name+".x.y",
+			"$JS.API.CONSUMER.MSG.NEXT."+name+".x", "$JS.ACK."+name+".x.1.1.1.1.1", "$JS.ACK._.x."+name+".x.1.1.1.1.1.x")
 	}
 	return append(
 		out,

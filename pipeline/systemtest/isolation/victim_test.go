@@ -58,6 +58,7 @@ type victim struct {
 	item       string // of its output
 	talk       string // a conversation
 	line       string // an item of it
+	streamed   string // a stored call whose stream is kept
 }
 
 const (
@@ -103,6 +104,8 @@ func (i *installation) newVictim(t *testing.T) victim {
 	r = call("/v1/tools/keep/call", keepBody, "Idempotency-Key: key-2")
 	require.Contains(t, r.body, canary)
 	v.tool = id(r)
+	v.streamed = id(call("/v1/chat/completions", strings.Replace(promptBody, "{", `{"stream":true,`, 1),
+		"Idempotency-Key: key-4", "Shallot-Cache: off"))
 	v.running = id(call("/v1/tools/wait/call", `{"ms":600000}`, "Prefer: respond-async", "Shallot-Timeout: 50s"))
 	v.held = id(call("/v1/tools/add/call", bigBody, "Idempotency-Key: key-3"))
 	r = call("/v1/tools/keep/call", `{"message":"`+strings.Repeat(canary+" ", 100)+`"}`)
@@ -144,22 +147,14 @@ func (i *installation) unharmed(t *testing.T, v victim) {
 	require.Equal(t, canary, gjson.Get(run.body, "output").Str, run)
 	require.Equal(t, v.list, ask(t, i.base, acme, "GET", "/v1/todo/s1", "").body)
 	require.Contains(t, ask(t, i.base, acme, "GET", "/v1/evicted/"+v.evicted, "").body, canary)
-	for _, path := range []string{"/v1/responses/" + v.response, "/v1/responses/" + v.response + "/input_items",
+	for _, path := range []string{"/v1/results/" + v.streamed + "/events", "/v1/responses/" + v.response, "/v1/responses/" + v.response + "/input_items",
 		"/v1/responses/" + v.background + "/input_items", "/v1/conversations/" + v.talk,
 		"/v1/conversations/" + v.talk + "/items/" + v.line} {
 		require.Contains(t, ask(t, i.base, acme, "GET", path, "").body, canary, path)
 	}
 	require.Equal(t, "working", apitest.TaskClient{URL: i.base, Key: "key-acme"}.Get(t, v.task).Get("status").Str)
-	r := ask(
-		t,
-		i.base,
-		acme,
-		"POST",
-		"/mcp",
-		`{"jsonrpc":"2.0","id":1,"method":"ping"}`,
-		"Accept: application/json, text/event-stream",
-		"Mcp-Session-Id: "+v.session,
-	)
+	r := ask(t, i.base, acme, "POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping"}`,
+		"Accept: application/json, text/event-stream", "Mcp-Session-Id: "+v.session)
 	require.Equal(t, 200, r.status, r)
 	r = ask(t, i.base, "op", "GET", "/v1/tools", "")
 	require.True(t, gjson.Get(r.body, `data.#(function.name=="keep")`).Exists())

@@ -3,13 +3,7 @@
 package process
 
 import (
-	"context"
 	"encoding/json"
-	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -37,7 +31,7 @@ func service[T any](t *testing.T, c *cluster, subject string) []T {
 	}
 }
 
-// TestMicro shows the installation as tools of the service protocol see it (nats.md E 1.2).
+// TestMicro shows the installation as tools of the service protocol see it.
 func TestMicro(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -97,64 +91,4 @@ func TestMicro(t *testing.T) {
 	require.NotEmpty(t, e.LastError)
 	require.False(t, gjson.GetBytes(stats["model-before-logging"].Data, "enabled").Bool(), "a stage that is off says so")
 	require.True(t, gjson.GetBytes(stats["model-before-audit"].Data, "enabled").Bool())
-
-	t.Run("nats micro", func(t *testing.T) {
-		nats := natscli(t)
-		run := func(args ...string) string {
-			t.Helper()
-			cmd := exec.CommandContext(t.Context(), nats, append([]string{"--server", c.url}, args...)...)
-			cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "NATS_CONTEXT=")
-			out, err := cmd.CombinedOutput()
-			require.NoError(t, err, "%s\n%s", cmd, out)
-			return string(out)
-		}
-		require.Contains(t, run("micro", "ls"), "shallot")
-		require.Contains(t, run("micro", "ping", "shallot"), "shallot")
-		info := run("micro", "info", "shallot", pings[0].ID)
-		require.Contains(t, info, "interceptors for model and tool calls")
-		out := run("micro", "stats", "shallot")
-		require.Contains(t, out, "model-before-audit")
-		var counted string
-		for line := range strings.SplitSeq(out, "\n") {
-			if strings.Contains(line, "model-before-audit") {
-				counted = line
-			}
-		}
-		require.Contains(t, counted, fmt.Sprint(calls), out)
-	})
-}
-
-// natscli is the nats command, v0.4.0: the one that SHALLOT_NATSCLI names, or one that is built here from its module.
-// The module is taken from the module cache; SHALLOT_NATSCLI=build lets it be fetched.
-func natscli(t *testing.T) string {
-	t.Helper()
-	proxy := "off"
-	switch v := os.Getenv("SHALLOT_NATSCLI"); v {
-	case "":
-	case "build":
-		proxy = os.Getenv("GOPROXY")
-	default:
-		return v
-	}
-	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"),
-		[]byte("module tour\n\ngo 1.26\n\nrequire github.com/nats-io/natscli v0.4.0\n"), 0o600))
-	limit := 30 * time.Second
-	if proxy != "off" {
-		limit = 3 * time.Minute
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
-	bin := filepath.Join(dir, "nats")
-	cmd := exec.CommandContext(ctx, "go", "build", "-mod=mod", "-o", bin, "github.com/nats-io/natscli/nats")
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off")
-	if proxy != "" {
-		cmd.Env = append(cmd.Env, "GOPROXY="+proxy)
-	}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Skipf("NOT TESTED: \"nats micro\" with natscli v0.4.0, which cannot be built here (%v). "+
-			"Set SHALLOT_NATSCLI=build to fetch it, or to the path of a nats command.\n%s", err, out)
-	}
-	return bin
 }

@@ -106,3 +106,42 @@ func TestAResponseThatNobodyAsksForIsKept(t *testing.T) {
 	require.Equal(t, strings.TrimSpace(strings.Repeat("w ", 40)),
 		strings.TrimSpace(gjson.GetBytes(now.body, "output.0.content.0.text").Str))
 }
+
+// The same for the stream of a stored chat call, by the id of the call and of its last chunk.
+func TestAChatStreamGoesOnAtAnotherGateway(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	victim, base := c.gateway()
+	c.worker("--stages", "all", "--serve", "model,tool").ready(t)
+	text := strings.TrimSpace(strings.Repeat("one two three ", 20))
+	body := fmt.Sprintf(`{"model":"demo/slow","stream":true,"messages":[{"role":"user","content":%q}]}`, text)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+"/v1/chat/completions", strings.NewReader(body))
+	require.NoError(t, err)
+	req.Header = http.Header{"Content-Type": {"application/json"}, "Idempotency-Key": {"k"}}
+	res, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer func() { _ = res.Body.Close() }()
+	var ids, all []string
+	for s := bufio.NewScanner(res.Body); len(all) < 10 && s.Scan(); {
+		if id, ok := strings.CutPrefix(s.Text(), "id: "); ok {
+			ids = append(ids, id)
+		}
+		if data, ok := strings.CutPrefix(s.Text(), "data: "); ok {
+			all = append(all, data)
+		}
+	}
+	victim.kill()
+	require.Len(t, ids, 10)
+	_, other := c.gateway()
+	path := other + "/v1/results/" + res.Header.Get("Shallot-Call") + "/events"
+	rest := c.http("GET", path+"?after="+ids[9], "")
+	require.Equal(t, 200, rest.status, string(rest.body))
+	all = append(all, events(rest.body)...)
+	require.Equal(t, "[DONE]", all[len(all)-1], string(rest.body))
+	got := ""
+	for _, e := range all {
+		got += gjson.Get(e, "choices.0.delta.content").Str
+	}
+	require.Equal(t, text, got)
+	require.Equal(t, all, events(c.http("GET", path, "").body), "the full replay stays")
+}

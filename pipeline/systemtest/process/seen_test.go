@@ -146,26 +146,15 @@ func TestACallIsFoundAtAnyGateway(t *testing.T) {
 	first, one := c.gateway()
 	_, two := c.gateway()
 	c.worker("--stages", "all", "--serve", "model,tool").ready(t)
-	require.Contains(
-		t,
-		first.String(),
-		`"stream":"SHALLOT_EVENTS","for":"1h0m0s","or_until_they_have_bytes":8388608`,
-		"the start says what holds",
-	)
+	require.Contains(t, first.String(), `"stream":"SHALLOT_EVENTS","for":"1h0m0s","max_bytes":8388608`,
+		"the start says what holds")
 
 	sub, err := c.nc.SubscribeSync("shallot.v1.event.>")
 	require.NoError(t, err)
 	require.NoError(t, c.nc.Flush())
 	const word = "xylophone"
-	a := c.http(
-		"POST",
-		one+"/v1/chat/completions",
-		strings.ReplaceAll(echo, "hello", word),
-		"Shallot-Session",
-		"s-7",
-		"X-Request-Id",
-		"r-7",
-	)
+	a := c.http("POST", one+"/v1/chat/completions", strings.ReplaceAll(echo, "hello", word), "Shallot-Session", "s-7",
+		"X-Request-Id", "r-7")
 	require.Equal(t, 200, a.status, string(a.body))
 	id := a.header("Shallot-Call")
 	m, err := sub.NextMsg(10 * time.Second)
@@ -186,11 +175,8 @@ func TestACallIsFoundAtAnyGateway(t *testing.T) {
 	require.Equal(t, 400, c.http("GET", two+"/api/calls?limit=x", "").status)
 
 	require.Equal(t, id, gjson.GetBytes(c.req("shallot.v1.calls.get", id).body, "call").Str)
-	require.Equal(
-		t,
-		id,
-		gjson.GetBytes(c.req("shallot.v1.calls.list", `{"session":"s-7","limit":3}`).body, "data.0.call").Str,
-	)
+	require.Equal(t, id,
+		gjson.GetBytes(c.req("shallot.v1.calls.list", `{"session":"s-7","limit":3}`).body, "data.0.call").Str)
 	require.Zero(t, gjson.GetBytes(c.req("shallot.v1.tenant.other.calls.list", ``).body, "data.#").Int())
 	require.NotEqual(t, "", c.req("shallot.v1.tenant.other.calls.get", id).header("Nats-Service-Error-Code"))
 

@@ -72,7 +72,7 @@ func upstream(t *testing.T) string {
 }
 
 // TestStreamsThroughStages: directives and placeholders that a stream cuts anywhere are out of every choice of what the
-// caller sees, which is what the final reply says (S0-TODO-7, S4-PII-1, contracts 8 and 21).
+// caller sees, which is what the final reply says (S0-TODO-7, S4-PII-1).
 func TestStreamsThroughStages(t *testing.T) {
 	t.Parallel()
 	w, manager := newWorld(t, bus.Config{}), &pipeline.Manager{}

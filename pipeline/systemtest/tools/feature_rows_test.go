@@ -174,7 +174,7 @@ func TestFeatureRows(t *testing.T) {
 			args := `{"row":"S0-CACHE-5","fail":3,"with":"error result"}`
 			m := ask(t, b.Conn, "shallot.v1.tool.request.cached", args)
 			require.Equal(t, []string{`"no"`, "true"}, []string{string(m.Data), m.Header.Get("Shallot-Tool-Error")},
-				"contracts 13: passed on unchanged")
+				"passed on unchanged")
 			c := b.do(t, "cached", args)
 			require.False(t, hit(c))
 			require.Equal(t, `{"run":4}`, string(c.Reply()))
@@ -270,7 +270,7 @@ func TestFeatureRows(t *testing.T) {
 			require.Len(t, b.whole(t, evictedPath(t, second)), 85000)
 			require.Len(t, b.do(t, "never", `{"row":"X-5 never","text":"a","chars":85000}`).Reply(), 85002, "max-result -1")
 		})
-		row("contracts 10 and 11", func(t *testing.T) { // effect, check, idempotency-key
+		row("an unknown outcome names its check; a key lets a tool run again", func(t *testing.T) {
 			c := b.do(t, "written", `{"row":"written","ms":5000}`)
 			require.Equal(t, messages.OutcomeUnknown, c.Fault.Code)
 			require.Contains(t, c.Fault.Message, "get_order")
@@ -279,7 +279,7 @@ func TestFeatureRows(t *testing.T) {
 			require.Equal(t, []int{1, 2, 1}, []int{b.count("written"), b.count("keyed"), b.count("unkeyed")},
 				"a tool that takes a key may run again")
 		})
-		row("contracts 12", func(t *testing.T) { // allow-blank
+		row("allow-blank", func(t *testing.T) {
 			require.Equal(t, `{"text":" ","name":"n"}`, string(b.do(t, "blank", `{"text":" ","name":"n"}`).Reply()))
 			require.Equal(t, `[["name","null_or_empty"]]`,
 				pairs(b.do(t, "blank", `{"text":"","name":" "}`).Notes["tool.issues"]))
@@ -333,11 +333,9 @@ func TestDeafTool(t *testing.T) {
 	b := startRows(t, "tool-fallback: {enabled: false}", "  executor: {core-pool: 1, max-pool: 1, queue-capacity: 4}\n",
 		"    - {name: deaf, executor: \"go:script\", effect: read, cache: \"off\", retry: noRetry, timeout: 100ms}\n"+
 			"    - {name: after, executor: \"go:script\", effect: read, cache: \"off\", timeout: 10s}\n")
-	begin := time.Now()
-	c := b.do(t, "deaf", `{"row":"S2-TIME-5","ms":1500,"deaf":true}`)
+	c := b.do(t, "deaf", `{"row":"S2-TIME-5","ms":5000,"deaf":true}`)
 	require.Equal(t, "Tool 'deaf' timed out after 100ms", c.Fault.Message, "S2-TIME-2")
-	require.Less(t, time.Since(begin), 1400*time.Millisecond, "it still runs, in the only slot")
-	require.Equal(t, int64(1), b.busy.Load())
+	require.Equal(t, int64(1), b.busy.Load(), "it still runs, in the only slot")
 	c = b.do(t, "after", `{"row":"S2-TIME-5 after"}`)
 	require.Nil(t, c.Fault, "waiting for a slot is not part of a tool's own time")
 	require.Equal(t, 1, b.count("S2-TIME-5 after"))

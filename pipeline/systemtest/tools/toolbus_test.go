@@ -123,7 +123,7 @@ func retryRows(t *testing.T, b *rowBus) {
 		gaps := b.gaps("RT-1")
 		require.GreaterOrEqual(t, gaps[0], 40*time.Millisecond)
 		require.GreaterOrEqual(t, gaps[1], 80*time.Millisecond)
-		for attempt, ms := range map[string]int64{"1": 40, "2": 80} { // the decisions can be read by people (contracts 5)
+		for attempt, ms := range map[string]int64{"1": 40, "2": 80} { // the decisions can be read by people
 			e, err := b.kv(t, jet.RetryBucket).Get(t.Context(), messages.Key("default", c.ID, "tool-retry", attempt))
 			require.NoError(t, err)
 			r := gjson.ParseBytes(e.Value())

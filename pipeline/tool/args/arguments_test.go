@@ -121,7 +121,7 @@ func TestRequired(t *testing.T) {
 	require.Equal(t, []string{"a:missing", "b:missing"}, codes(f), "AR-24: two missing, and no type error yet")
 	_, f = p.Parse([]byte(`{"required":["a"],"properties":{"a":{"type":"string","minLength":0}}}`), []byte(`{"a":""}`),
 		args.Options{})
-	require.Nil(t, f, "contracts 12: an explicit minLength 0 may be empty")
+	require.Nil(t, f, "an explicit minLength 0 may be empty")
 	_, f = p.Parse([]byte(`{"required":["a"],"properties":{"a":{"type":["string","null"]}}}`), []byte(`{"a":null}`),
 		args.Options{})
 	require.Nil(t, f, "a schema that names null takes it (strict tools of OpenAI)")
@@ -146,7 +146,7 @@ func TestOptional(t *testing.T) {
 	require.Nil(t, f)
 	require.Equal(t, `{"a":"v"}`, string(a.Raw()), "AR-26")
 	require.Equal(t, []args.Change{{Path: "/x", From: "1", Rule: args.RuleDropped}}, a.Changes,
-		"contracts 12: dropped and recorded")
+		"dropped and recorded")
 	a, f = p.Parse([]byte(`{"additionalProperties":{"type":"integer"},"properties":{"a":{"type":"string"}}}`),
 		[]byte(`{"x":"1","a":"v"}`), args.Options{})
 	require.Nil(t, f)
@@ -193,7 +193,7 @@ func TestParsedArgs(t *testing.T) { // S2-ARG-14
 	require.False(t, ok)
 }
 
-func TestDepth(t *testing.T) { // contracts 12: the table at every depth; values that fit are not touched
+func TestDepth(t *testing.T) { // the table at every depth; values that fit are not touched
 	t.Parallel()
 	var p args.Parser
 	schema := `{"type":"object","$defs":{"item":{"type":"object","required":["n"],` +

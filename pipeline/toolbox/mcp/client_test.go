@@ -171,7 +171,7 @@ func TestMCPResults(t *testing.T) {
 			require.True(t, tool.IsNativeMCP(r.Content), "what is not text alone stays as the server gave it: %s", r.Content)
 
 			r = run(t, m, reg, "up_refuses", `{}`)
-			require.True(t, r.IsError, "contracts 13")
+			require.True(t, r.IsError)
 			require.Equal(t, "no such city", string(r.Content))
 		})
 	}

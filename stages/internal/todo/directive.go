@@ -15,6 +15,9 @@ import (
 // maxDirective is the longest directive in characters, brackets included. What is longer stays in the text.
 const maxDirective = 1024
 
+// Mark is in every directive.
+const Mark = "TODO_"
+
 var openers = [...]struct{ verb, text string }{{"ADD", "[TODO_ADD:"}, {"UPDATE", "[TODO_UPDATE:"}}
 
 // Directive is one directive as it stood in the text.
