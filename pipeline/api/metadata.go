@@ -166,6 +166,7 @@ func SplitList(s string) []string {
 // deadlineOf is the earlier of the two deadlines that a caller can give. The entry cuts it to the configured maximum.
 func deadlineOf(timeout, deadline string, now time.Time) (time.Time, *messages.Fault) {
 	var at time.Time
+	given := timeout != "" || deadline != ""
 	if timeout != "" {
 		d, err := time.ParseDuration(timeout)
 		if err != nil || d <= 0 {
@@ -180,11 +181,11 @@ func deadlineOf(timeout, deadline string, now time.Time) (time.Time, *messages.F
 			return at, Invalid("Shallot-Deadline", "header Shallot-Deadline is %q; write it as RFC 3339, such as %s",
 				deadline, now.UTC().Format(time.RFC3339))
 		}
-		if at.IsZero() || t.Before(at) {
+		if timeout == "" || t.Before(at) {
 			at = t
 		}
 	}
-	if !at.IsZero() && !at.After(now) {
+	if given && !at.After(now) {
 		return at, messages.NewFault(messages.DeadlineExceeded, "the deadline %s was over when the request came",
 			at.Format(time.RFC3339)).At("Shallot-Deadline").From("deadline")
 	}

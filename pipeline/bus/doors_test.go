@@ -63,6 +63,25 @@ func TestAFullQueueRefusesAtOnce(t *testing.T) {
 	w.settled()
 }
 
+// A body can be a request of two APIs. Under one key the second caller would be given an answer in the form of the first.
+func TestAKeyIsForOneWire(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, bus.Config{})
+	n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t)})
+	for i, wires := range [][2]messages.Wire{{"", messages.MessagesWire}, {messages.ResponsesWire, messages.EmbeddingsWire},
+		{messages.MessagesWire, messages.ChatWire}} {
+		r := chatRequest()
+		r.IdempotencyKey, r.Wire = fmt.Sprint("key-", i), wires[0]
+		first := wait(t, accept(t, n, r))
+		require.Equal(t, first.ID, wait(t, accept(t, n, r)).ID, "the same request")
+		r.Wire = wires[1]
+		_, err := n.Accept(t.Context(), r)
+		require.Error(t, err, wires)
+		require.Equal(t, messages.IdempotencyMismatch, messages.AsFault(err, "").Code, wires)
+	}
+	w.settled()
+}
+
 // A process runs no more stored calls of a class at once than it may.
 func TestAProcessRunsSoManyStoredCallsAtOnce(t *testing.T) {
 	t.Parallel()

@@ -3,7 +3,6 @@ package bus
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -294,10 +293,9 @@ func (h *hops) unanswered(ctx context.Context, c *messages.Call, s pipeline.Stag
 func (h *hops) changed() {
 	for _, s := range h.n.opts.Manager.Stages("") {
 		group := groupOf(s.Kind, s.Name)
-		others := h.n.owns.Presence.Members(group)
-		h.served[group] = len(others) > 0
+		h.served[group] = len(h.n.owns.Presence.Members(group)) > 0
 		if h.n.opts.hosts(s.Stage) {
-			h.elsewhere[group] = slices.ContainsFunc(others, func(m string) bool { return m != h.n.opts.Name })
+			h.elsewhere[group] = h.n.owns.Presence.Others(group)
 		}
 	}
 }

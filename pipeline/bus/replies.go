@@ -241,6 +241,9 @@ func (n *Node) away(process string) {
 		n.member.machine: n.member.m.Presence} {
 		at.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect {
 			presence.PassOver(now, process)
+			if at == n.owner {
+				n.onion.hops.changed()
+			}
 			return out
 		})
 	}

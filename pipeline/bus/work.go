@@ -365,6 +365,9 @@ func (m *member) tellOutcome(e *protocol.Effect, root string) {
 		out, data = j.out, j.data
 	}
 	m.Unlock()
+	if j == nil && e.State == protocol.Done {
+		return // it was confirmed meanwhile, and its outcome is not kept any more
+	}
 	if m.direct(e.To) && j != nil {
 		m.n.outcome(w, name, e.State, e.Yes, letter{local: out})
 		return

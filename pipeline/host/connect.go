@@ -115,6 +115,10 @@ func (h *Host) filter(kind messages.Kind) func(stage string) (stream.FilterMaker
 	}
 }
 
+// leastOwned is how many stored calls of a class a process runs at once where few slots are configured: others may have
+// more, and what it owns waits for them without cost.
+const leastOwned = 1024
+
 func (h *Host) busConfig() bus.Config {
 	b := h.Config.Bus
 	c := bus.Config{
@@ -123,6 +127,7 @@ func (h *Host) busConfig() bus.Config {
 		EntryMaxMsgs: b.QueueMaxMsgs, EntryMaxBytes: int64(b.QueueMaxBytes), ClaimCheck: int(b.ClaimCheck),
 		ResultTTL: b.ResultTTL, Replicas: h.Config.NATS.Replicas, Verify: h.Config.NATS.Provision == "verify",
 		ToolClasses: h.toolClasses(),
+		Running:     max(leastOwned, b.Slots.Model),
 	}
 	if own := h.Conn.Opts.InboxPrefix; own != "" || len(h.Config.NATS.InboxPrefixes) > 0 {
 		c.InboxPrefixes = append([]string{"_INBOX.", "_INBOX_"}, h.Config.NATS.InboxPrefixes...)

@@ -231,6 +231,8 @@ func TestFaultsByStatus(t *testing.T) {
 		"200 html":       {200, "<html>hello</html>", nil, messages.ProviderBadReply, nil},
 		"200 broken":     {200, `{"choices":[`, nil, messages.ProviderBadReply, nil},
 		"200 no choices": {200, `{"choices":[]}`, nil, messages.ProviderBadReply, nil},
+		"200 null":       {200, `{"choices":[null]}`, nil, messages.ProviderBadReply, nil},
+		"200 a text":     {200, `{"choices":[{"index":0,"message":"hi"}]}`, nil, messages.ProviderBadReply, nil},
 		"200 empty":      {200, ``, nil, messages.ProviderBadReply, nil},
 		"200 with error": {200, `{"error":{"message":"slow","code":429}}`, nil, messages.ProviderLimited, nil},
 	}

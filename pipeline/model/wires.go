@@ -137,13 +137,29 @@ func (r *run) forwarded(set func(key, value string)) {
 	}
 }
 
+// unreadable says what is wrong with the choices of a chat reply, "" if nothing: whoever reads one expects objects.
+func unreadable(b []byte) string {
+	choices := view.Of(messages.ChatWire).Choices(b)
+	for _, ch := range choices {
+		message, has := rawjson.Field(ch.Raw, "message")
+		object := func(raw []byte) bool { return len(raw) > 0 && raw[0] == '{' }
+		if !object(ch.Raw) || has && !rawjson.IsNull(message) && !object(message) {
+			return "a choice of its reply cannot be read"
+		}
+	}
+	if len(choices) == 0 {
+		return "its reply has no choices"
+	}
+	return ""
+}
+
 // whole checks a reply that came in one piece and returns it in the caller's wire.
 func (r *run) whole(b []byte) ([]byte, error) {
 	if r.pair.Provider == messages.EmbeddingsWire {
 		return b, nil // embed reads it
 	}
-	if r.pair.Provider == messages.ChatWire && len(view.Of(messages.ChatWire).Choices(b)) == 0 {
-		return nil, r.badReply("its reply has no choices")
+	if why := unreadable(b); r.pair.Provider == messages.ChatWire && why != "" {
+		return nil, r.badReply("%s", why)
 	}
 	if r.pair.Provider != messages.ChatWire && len(events.Replay(r.pair.Provider, nil, b)) == 0 {
 		return nil, r.badReply("its reply has no output")

@@ -11,7 +11,8 @@ type Question struct {
 	Stage string // the queue group
 	// Skip says that the stage may be skipped where nobody serves it; otherwise the question waits.
 	Skip bool
-	// Local says that all members of the stage live in the owner's process: nothing gets lost then but by an outage.
+	// Local says that all members of the stage that are known live in the owner's process: nothing gets lost then but by
+	// an outage, and to a process that has subscribed and left no mark yet.
 	Local bool
 }
 
@@ -223,6 +224,10 @@ func (a *Asks) tick(now time.Duration, out []Effect) []Effect {
 	a.count(now)
 	a.again, a.hurry = a.again[:0], false
 	for n, q := range a.open {
+		if q.local && now-max(q.sent, q.sign) >= listStands { // this process does not have it
+			q.local = false
+			a.open[n] = q
+		}
 		if q.forced || now-q.sent >= showAfter && !q.local {
 			a.again = append(a.again, n)
 		}

@@ -144,7 +144,7 @@ func (o *Owner) listens(now time.Duration) time.Duration {
 	switch {
 	case o.Asks.listens(now) || !o.Hearing.Current():
 		return tickFast
-	case o.Runs.urgent() || o.Deliveries.urgent() || o.Accepts.urgent() || o.Presence.watching():
+	case o.Runs.urgent(now) || o.Deliveries.urgent() || o.Accepts.urgent() || o.Presence.watching():
 		return holdersEvery
 	case o.Runs.listens(now):
 		return time.Second

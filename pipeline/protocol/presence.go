@@ -48,13 +48,13 @@ func (p *Presence) Refreshed(now time.Duration) {
 }
 
 // Marked says that a process's mark is there, and for which stages and classes. New processes are pinged once, which
-// measures their clocks. It reports whether the mark is new.
+// measures their clocks. It reports whether the mark is new, or says something else than before.
 func (p *Presence) Marked(now time.Duration, name string, groups []string, out []Effect) ([]Effect, bool) {
 	m, known := p.processes[name]
 	if !known {
 		m = p.add(name)
 	}
-	appeared := !m.marked
+	appeared := !m.marked || !slices.Equal(m.groups, groups)
 	m.marked, m.deleted, m.gone, m.groups = true, false, false, groups
 	m.off = m.off && !appeared
 	if !known {
@@ -209,6 +209,14 @@ func (p *Presence) Members(group string) []string {
 		}
 	}
 	return names
+}
+
+// Others reports whether a process other than this one serves the group, or may still get what is sent to the group
+// although its mark has ended.
+func (p *Presence) Others(group string) bool {
+	return slices.ContainsFunc(p.order, func(m *process) bool {
+		return m.name != p.own && (m.marked || !m.deleted && !m.off) && slices.Contains(m.groups, group)
+	})
 }
 
 func (p *Presence) isSteady(now time.Duration) bool {

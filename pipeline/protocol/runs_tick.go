@@ -69,8 +69,11 @@ func (s *Runs) look(now time.Duration, r *run, out []Effect) []Effect {
 			return s.refuse(now, r, out)
 		}
 	case offered:
+		if s.hearing.Since(r.sent) >= s.cfg.HopPatience {
+			out = s.suspect(now, r, out)
+		}
 		if s.hearing.Calm(r.sent) >= offerSilent && now < r.spec.Until {
-			return s.find(now, r, s.suspect(now, r, out))
+			return s.find(now, r, out)
 		}
 	case asking:
 		return s.lookAsking(now, r, out)
@@ -194,10 +197,10 @@ func (s *Runs) restart() {
 	}
 }
 
-// urgent reports whether members are asked who holds something.
-func (s *Runs) urgent() bool {
+// urgent reports whether members are asked who holds something, or an offer has had no sign for longer than one takes.
+func (s *Runs) urgent(now time.Duration) bool {
 	for _, r := range s.order {
-		if r.phase == asking || r.phase == checking {
+		if r.phase == asking || r.phase == checking || r.phase == offered && now-r.sent >= 2*showAfter {
 			return true
 		}
 	}

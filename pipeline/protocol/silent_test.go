@@ -111,3 +111,53 @@ func TestAMemberThatStandsStillGetsNoWork(t *testing.T) {
 	b.Presence.PassOver(b.now, "a")
 	require.Empty(t, offered("c6"))
 }
+
+// The next offers do not go to who has not even said that it has the last one.
+func TestASilentOfferHasItsMembersPinged(t *testing.T) {
+	t.Parallel()
+	b := newBench()
+	b.pass(4*time.Second, Offer)
+	for _, m := range []string{"still", "well"} {
+		b.Marked(b.now, m, []string{"k"}, nil)
+	}
+	require.Empty(t, only(b.target("1", "t"), Offer)[0].To, "the class shares the work")
+	for end := b.now + 900*ms; b.now < end; {
+		for _, e := range b.pass(tickFast, Ping) {
+			if e.To == "well" {
+				b.Presence.Pong(b.now, "well", e.At, b.now)
+			}
+		}
+	}
+	for _, call := range []string{"2", "3", "4"} {
+		require.Equal(t, "well", only(b.target(call, "t"), Offer)[0].To)
+	}
+}
+
+// A process may have subscribed and been lost before it left a mark.
+func TestAQuestionThatOnlyThisProcessShouldHaveIsAskedAgainIfItDoesNot(t *testing.T) {
+	t.Parallel()
+	b := newBench()
+	b.Marked(b.now, "owner", []string{"s"}, nil)
+	lost, _ := b.Asks.Sent(b.now, Question{Call: "lost", Stage: "s", Local: true})
+	slow, _ := b.Asks.Sent(b.now, Question{Call: "slow", Stage: "s", Local: true})
+	again := 0
+	for range 10 {
+		for _, e := range b.pass(500*ms, Ask) {
+			require.Equal(t, lost, e.N)
+			again++
+		}
+		b.Shown(b.now, "owner", []uint64{slow}, nil, nil)
+	}
+	require.Positive(t, again)
+}
+
+// A process has two marks, one as an owner and one as a member, and either may be seen first.
+func TestAMemberIsKnownWhicheverOfItsMarksComesFirst(t *testing.T) {
+	t.Parallel()
+	b := newBench()
+	n, _ := b.Asks.Sent(b.now, Question{Call: "c", Stage: "s"})
+	b.Marked(b.now, "m", nil, nil)
+	b.Asks.NoResponders(b.now, n, "", nil)
+	b.Marked(b.now, "m", []string{"s"}, nil)
+	require.Len(t, b.pass(tickFast, Ask), 1, "asked at once")
+}

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
@@ -32,15 +31,15 @@ type Follower struct {
 
 // shownChoice is what a caller has seen of one choice.
 type shownChoice struct {
-	texts map[string]*strings.Builder // content, refusal and the other texts of the message
-	other map[string]bool             // fields that are not text
+	texts map[string]*seenText // content, refusal and the other texts of the message
+	other map[string]bool      // fields that are not text
 	slots chat.ToolSlots
 	tools []*shownTool
 }
 
 type shownTool struct {
 	id, name string
-	args     strings.Builder
+	args     seenText
 }
 
 // NewFollower returns a follower for the caller's own request, which says whether they want the usage chunk.
@@ -188,24 +187,22 @@ func (f *Follower) rest(index int64, m chat.Msg) (out [][]byte, ok bool) {
 			return
 		}
 		full, text := rawjson.IsString(raw)
-		had := ""
-		if b := seen.texts[key]; b != nil {
-			had = b.String()
-		}
+		had := seen.texts[key]
+		more, begins := had.rest(full)
 		strict := key == "content" || key == "refusal"
 		switch {
-		case text && strings.HasPrefix(full, had):
-			if more := full[len(had):]; more != "" {
+		case text && begins:
+			if more != "" {
 				say(rawjson.SetFieldString([]byte("{}"), key, more))
 			}
-		case strict && (text || had != ""):
+		case strict && (text || !had.empty()):
 			ok = false
-		case !text && !seen.other[key] && had == "":
+		case !text && !seen.other[key] && had.empty():
 			say(rawjson.SetField([]byte("{}"), key, raw))
 		}
 	})
 	for _, key := range []string{"content", "refusal"} {
-		if b := seen.texts[key]; b != nil && b.Len() > 0 && !found[key] {
+		if !seen.texts[key].empty() && !found[key] {
 			ok = false
 		}
 	}
@@ -219,12 +216,12 @@ func (f *Follower) rest(index int64, m chat.Msg) (out [][]byte, ok bool) {
 			continue
 		}
 		had := seen.tools[i]
-		args := call.Arguments()
+		more, begins := had.args.rest(call.Arguments())
 		if had.id != "" && had.id != call.ID() || had.name != "" && had.name != call.Name() ||
-			!strings.HasPrefix(args, had.args.String()) {
+			!begins {
 			return nil, false
 		}
-		if more := args[had.args.Len():]; more != "" {
+		if more != "" {
 			say(toolRest(call, i, more))
 		}
 	}
@@ -310,7 +307,7 @@ func (f *Follower) see(chunk []byte) {
 		index := indexOf(c, 0)
 		s := f.shown[index]
 		if s == nil {
-			s = &shownChoice{texts: map[string]*strings.Builder{}, other: map[string]bool{}}
+			s = &shownChoice{texts: map[string]*seenText{}, other: map[string]bool{}}
 			f.shown[index] = s
 		}
 		delta, _ := rawjson.Field(c, "delta")
@@ -324,9 +321,9 @@ func (f *Follower) see(chunk []byte) {
 				}
 			case isText:
 				if s.texts[key] == nil {
-					s.texts[key] = &strings.Builder{}
+					s.texts[key] = &seenText{}
 				}
-				s.texts[key].WriteString(text)
+				s.texts[key].add(text)
 			default:
 				s.other[key] = true
 			}
@@ -346,7 +343,7 @@ func (s *shownChoice) seeTool(raw []byte) {
 	if t.name == "" {
 		t.name = call.Name()
 	}
-	t.args.WriteString(call.Arguments())
+	t.args.add(call.Arguments())
 }
 
 // bare returns the fields that all chunks of a stream share.

@@ -24,14 +24,14 @@ type EventFollower struct {
 	waiting  [][]byte
 	released bool
 	next     int // number of the next event
-	texts    map[events.Key]*strings.Builder
+	texts    map[events.Key]*seenText
 	marks    map[string]bool
 	ids      map[string]string // what was shown as begun -> its id
 }
 
 // NewEventFollower returns a follower for the caller's own request.
 func NewEventFollower(w messages.Wire, request []byte) *EventFollower {
-	return &EventFollower{wire: w, request: request, texts: map[events.Key]*strings.Builder{},
+	return &EventFollower{wire: w, request: request, texts: map[events.Key]*seenText{},
 		marks: map[string]bool{}, ids: map[string]string{}}
 }
 
@@ -80,15 +80,15 @@ func (f *EventFollower) see(e []byte) {
 	}
 	events.Texts(e, func(at events.Key, whole bool, text string) string {
 		if !whole {
-			f.text(at).WriteString(text)
+			f.text(at).add(text)
 		}
 		return text
 	})
 }
 
-func (f *EventFollower) text(at events.Key) *strings.Builder {
+func (f *EventFollower) text(at events.Key) *seenText {
 	if f.texts[at] == nil {
-		f.texts[at] = &strings.Builder{}
+		f.texts[at] = &seenText{}
 	}
 	return f.texts[at]
 }
@@ -143,7 +143,7 @@ func (f *EventFollower) End(c *messages.Call) ([][]byte, *messages.Fault) {
 		}
 	}
 	for at, b := range f.texts {
-		if !seen[at] && b.Len() > 0 {
+		if !seen[at] && !b.empty() {
 			return nil, cut("", "the final reply lacks a text that had been sent; ask again")
 		}
 	}
@@ -161,7 +161,7 @@ func (f *EventFollower) rest(e []byte, seen map[events.Key]bool) (out []byte, ok
 	if at, text, is := events.Delta(e); is {
 		seen[at] = true
 		_, shown := f.texts[at]
-		more, ok := strings.CutPrefix(text, f.text(at).String())
+		more, ok := f.text(at).rest(text)
 		switch {
 		case !ok:
 			return nil, false

@@ -223,6 +223,8 @@ func TestMetadata(t *testing.T) {
 			param: "Shallot-Deadline"},
 		"deadline over": {lines: []string{"Shallot-Deadline: 2025-01-02T03:05:05Z"},
 			code: messages.DeadlineExceeded, param: "Shallot-Deadline"},
+		"deadline long over": {lines: []string{"Shallot-Deadline: 0001-01-01T00:00:00Z"},
+			code: messages.DeadlineExceeded, param: "Shallot-Deadline"},
 		"trace": {lines: []string{"traceparent: " + trace, "tracestate: a=1",
 			"tracestate: b=2"}, want: func(r *R) {
 			r.Trace = messages.Trace{Parent: trace, State: "a=1,b=2"}

@@ -42,6 +42,7 @@ type Config struct {
 	Probe         time.Duration // a caller who has closed the sending side for so long is asked for signs of life
 	Grace         time.Duration // what is under way may finish in this time on a stop
 	StreamBuffer  int           // bytes that wait for a slow reader of a stream before it is dropped
+	StreamBuffers int           // of all streams together; beyond it those are dropped for which more than a little waits
 }
 
 func (c *Config) fill() {
@@ -62,6 +63,9 @@ func (c *Config) fill() {
 	}
 	if c.StreamBuffer <= 0 {
 		c.StreamBuffer = 4 << 20
+	}
+	if c.StreamBuffers <= 0 {
+		c.StreamBuffers = 64 << 20
 	}
 }
 
@@ -121,6 +125,7 @@ type Server struct {
 	stop     sync.Once
 	https    []*http.Server
 	mu       sync.Mutex
+	backlog  backlog
 	tended   sync.WaitGroup // responses in the background whose events and ends are kept here
 }
 
@@ -135,6 +140,7 @@ func New(c Config, p Deps) (*Server, error) {
 	}
 	s := &Server{Config: c, Deps: p, cross: http.NewCrossOriginProtection()}
 	s.Halted, s.halt = context.WithCancel(context.Background())
+	s.backlog.most = int64(c.StreamBuffers)
 	for name, addr := range map[string]string{"http.addr": c.Addr, cmp.Or(c.AdminKey, "http.admin"): c.Admin} {
 		if addr != "" && !IsLoopback(addr) && p.Keys == nil && !c.InsecureOpen {
 			return nil, fmt.Errorf("%s: %s is reachable from other machines and there is no http.keys-file; "+

@@ -50,10 +50,13 @@ func (s *Server) streamTo(w http.ResponseWriter, r *http.Request, pending pipeli
 	defer drop(nil)
 	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.WriteTimeout, tool: req.Kind == messages.Tool,
 		wire: req.Wire.Or()}
+	q := &queue{max: s.StreamBuffer, ready: make(chan struct{}, 1)}
 	if kept != nil {
 		e.kept = &keeping{s: s, log: kept}
+	} else {
+		q.all = &s.backlog
 	}
-	q := &queue{max: s.StreamBuffer, ready: make(chan struct{}, 1)}
+	defer q.close()
 	type end struct {
 		call *messages.Call
 		err  error
@@ -66,6 +69,10 @@ func (s *Server) streamTo(w http.ResponseWriter, r *http.Request, pending pipeli
 				e.unblock()
 			}
 		})
+		if c != nil && q.late(len(c.Reply())) {
+			drop(errSlowReader)
+			e.unblock()
+		}
 		ended <- end{c, err}
 	}()
 	beat := time.NewTicker(s.Heartbeat)
@@ -78,6 +85,7 @@ func (s *Server) streamTo(w http.ResponseWriter, r *http.Request, pending pipeli
 			if e.write(chunks); e.err != nil && kept == nil {
 				drop(e.err) // the next turn is the end of Wait
 			}
+			q.written(chunks)
 			beat.Reset(s.Heartbeat)
 		case <-beat.C:
 			if e.ping(); e.err != nil && kept == nil {
@@ -315,6 +323,8 @@ type queue struct {
 	ready chan struct{}
 	begun bool
 	marks pipeline.Marks // of the source of the first chunk
+	all   *backlog       // of all streams; nil: not counted
+	held  int            // what of it is this stream's: from put until written
 }
 
 // put reports whether there was room. The marks of the first chunks are those of the stream.
@@ -331,7 +341,8 @@ func (q *queue) put(chunks [][]byte, marks pipeline.Marks) bool {
 	for _, c := range chunks {
 		q.size += len(c)
 	}
-	if waiting && q.size > q.max { // a single large chunk does not mean that the reader is slow
+	crowded := q.hold(cost(chunks))
+	if waiting && (q.size > q.max || crowded) { // a single large chunk does not mean that the reader is slow
 		return false
 	}
 	q.items = append(q.items, chunks...)

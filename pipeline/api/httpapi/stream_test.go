@@ -225,33 +225,6 @@ func TestNormalEndDoesNotLeave(t *testing.T) {
 	require.Empty(t, d.Left)
 }
 
-func TestSlowReaderIsDropped(t *testing.T) {
-	t.Parallel()
-	big := `"` + strings.Repeat("x", 64<<10) + `"`
-	ended := make(chan error, 1)
-	d := &apitest.Entry{Left: make(chan string, 2),
-		Target: func(ctx context.Context, _ *messages.Call, emit pipeline.Emit) error {
-			for { // the target never waits for the reader: the queue is bounded and the connection goes
-				if err := emit([]byte(big)); err != nil {
-					ended <- err
-					return err
-				}
-			}
-		}}
-	g := start(t, d, func(c *Config, _ *Deps) { c.StreamBuffer = 256 << 10 })
-	conn, err := net.Dial("tcp", g.Listener.Addr().String())
-	require.NoError(t, err)
-	defer conn.Close()
-	_, err = fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s",
-		len(apitest.StreamBody), apitest.StreamBody)
-	require.NoError(t, err)
-	<-ended
-	<-d.Left
-	raw, _ := io.ReadAll(conn)
-	require.NotContains(t, string(raw), "[DONE]")
-	require.False(t, strings.HasSuffix(string(raw), "0\r\n\r\n"), "the connection is cut, not ended")
-}
-
 func TestStalledReaderMeetsTheWriteDeadline(t *testing.T) {
 	t.Parallel()
 	big := `"` + strings.Repeat("x", 32<<20) + `"` // more than socket buffers take
