@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"net/http"
+	"reflect"
 	"strconv"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -37,7 +38,8 @@ const traceParent, traceState = "traceparent", "tracestate"
 
 // traceOf is the trace of a request: that of its _meta, else that of the HTTP request that brought it.
 func traceOf(req mcp.Request) (t messages.Trace) {
-	if p := req.GetParams(); p != nil {
+	// A request without params has a nil pointer in the interface.
+	if p := req.GetParams(); p != nil && !reflect.ValueOf(p).IsNil() {
 		t.Parent, _ = p.GetMeta()[traceParent].(string)
 		t.State, _ = p.GetMeta()[traceState].(string)
 	}
