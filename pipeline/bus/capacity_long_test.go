@@ -27,7 +27,7 @@ func live() int64 {
 	return int64(m.HeapInuse + m.StackInuse)
 }
 
-// Ten thousand calls are in flight in one process at once: bound ones and stored ones.
+// Ten thousand calls are in flight in one process at once: bound ones and stored ones (BU-15).
 func TestLongTenThousandCallsAreInFlight(t *testing.T) {
 	const calls = 10_000
 	for name, keep := range map[string]bool{"bound": false, "stored": true} {

@@ -59,7 +59,7 @@ func both(t *testing.T, run func(t *testing.T, cfg bus.Config)) {
 	}
 }
 
-// At its deadline the caller is answered at once; the stages that must see every call see it after that.
+// At its deadline the caller is answered at once; the stages that must see every call see it after that (EN-2).
 func TestTheDeadlineEndsTheWaitNotTheMandatoryStages(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, cfg bus.Config) {

@@ -69,7 +69,8 @@ func (w *world) settled() {
 	require.Eventually(w.t, empty, 15*time.Second, 20*time.Millisecond, "the queue is empty")
 }
 
-// What cannot be read where calls and questions come is kept as a dead letter, once, and stops no work.
+// What cannot be read where calls and questions come is kept as a dead letter, once, and stops no work
+// (BU-10).
 func TestGarbageBecomesADeadLetter(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, bus.Config{})

@@ -106,7 +106,7 @@ func soakKind(i int) messages.Kind { return []messages.Kind{messages.Tool, messa
 // ask makes call i until its end is known, as a client does that comes back with its key.
 func (s *soak) ask(i int) (*messages.Call, error) {
 	key := "k" + strconv.Itoa(i)
-	body := rawjson.SetFieldString(rawjson.SetFieldString([]byte(chatBody), "key", key), "takes", "1s")
+	body := rawjson.SetFieldString(rawjson.SetFieldString([]byte(chatBody), "key", key), "takes", "3s")
 	ctx, cancel := context.WithTimeout(s.t.Context(), 5*time.Minute)
 	defer cancel()
 	for {
@@ -130,7 +130,7 @@ func (s *soak) all(n int) []*messages.Call {
 	ends := make([]*messages.Call, n)
 	var next atomic.Int64
 	var callers sync.WaitGroup
-	for range 32 {
+	for range 128 {
 		callers.Go(func() {
 			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
 				end, err := s.ask(i)
