@@ -3,6 +3,7 @@ package stages_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -40,22 +41,24 @@ func TestBudget(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			script := &harnessScript{Lines: map[string][]any{"p": tc.lines}}
-			h := &harness{Stages: []pipeline.Stage{harnessModel(t, "budget", tc.config, harnessDeps())}, Target: script}
-			var c *messages.Call
-			for range tc.calls {
-				c = h.Call(t, context.Background(), harnessCall(`{"model":"p","messages":[]}`))
-			}
-			require.Equal(t, tc.max, script.Count("p"))
-			require.Equal(t, messages.LimitExceeded, c.Fault.Code)
-			require.Contains(t, c.Fault.Message, "tenant t1")
-			other := harnessCall(`{"model":"p"}`)
-			other.Tenant = "t2"
-			before := script.Count("p")
-			h.Call(t, context.Background(), other)
-			if name != "zero" {
-				require.Equal(t, before+1, script.Count("p"), "another tenant has a budget of its own")
-			}
+			synctest.Test(t, func(t *testing.T) {
+				script := &harnessScript{Lines: map[string][]any{"p": tc.lines}}
+				h := &harness{Stages: []pipeline.Stage{harnessModel(t, "budget", tc.config, harnessDeps())}, Target: script}
+				var c *messages.Call
+				for range tc.calls {
+					c = h.Call(t, context.Background(), harnessCall(`{"model":"p","messages":[]}`))
+				}
+				require.Equal(t, tc.max, script.Count("p"))
+				require.Equal(t, messages.LimitExceeded, c.Fault.Code)
+				require.Contains(t, c.Fault.Message, "tenant t1")
+				other := harnessCall(`{"model":"p"}`)
+				other.Tenant = "t2"
+				before := script.Count("p")
+				h.Call(t, context.Background(), other)
+				if name != "zero" {
+					require.Equal(t, before+1, script.Count("p"), "another tenant has a budget of its own")
+				}
+			})
 		})
 	}
 	t.Run("a price for * is that of every name, also with a slash; its own goes before", func(t *testing.T) {

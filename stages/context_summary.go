@@ -58,14 +58,36 @@ func (r *rolling) ask(ctx context.Context, m summaryMark, sum string, old []view
 	if r.deps.Caller == nil {
 		return "", "failed: model calls are not possible here yet"
 	}
-	c, now := r.c, time.Now()
-	wait := r.conf.SummaryTimeout
-	if !c.Deadline.IsZero() {
-		wait = min(wait, c.Deadline.Sub(now)/2)
+	now, wait := time.Now(), r.conf.SummaryTimeout
+	if !r.c.Deadline.IsZero() {
+		wait = min(wait, r.c.Deadline.Sub(now)/2)
 	}
 	if wait < summaryLeast {
 		return "", "failed: too little time is left for it"
 	}
+	call := r.summaryCall(m, sum, old)
+	call.Deadline = now.Add(wait).UTC()
+	ctx, cancel := context.WithDeadline(ctx, call.Deadline)
+	defer cancel()
+	done, err := r.deps.Caller.Call(ctx, call)
+	switch {
+	case err != nil:
+		r.deps.Log.Warn("context editing: summary call failed", "call", r.c.ID, "err", err)
+		return "", "failed: the call could not be run" // callers may read this, but not the text of the error
+	case done == nil:
+		return "", "failed: no reply"
+	case done.Fault != nil:
+		return "", "failed: " + string(done.Fault.Code)
+	}
+	if text = summaryText(done.Reply()); text == "" {
+		return "", "failed: the model gave no text"
+	}
+	return text, summaryMade
+}
+
+// summaryCall is the model call that makes a summary. It is a part of the outer call: it runs for the same caller, by
+// their rights and at their cost.
+func (r *rolling) summaryCall(m summaryMark, sum string, old []view.Msg) *messages.Call {
 	request := rawjson.Encode(struct {
 		Model    string            `json:"model"`
 		Messages []json.RawMessage `json:"messages"`
@@ -73,34 +95,27 @@ func (r *rolling) ask(ctx context.Context, m summaryMark, sum string, old []view
 		chat.NewMsg("system", summaryOrder).Raw,
 		chat.NewMsg("user", writeOut(m.Text, old, r.conf.SummaryWindow*summaryBytes-len(summaryOrder))).Raw,
 	}})
+	c := r.c
 	call := messages.NewCall(messages.Model, c.Tenant, request)
 	call.Role, call.Session, call.Run, call.User, call.Agent = c.Role, c.Session, c.Run, c.User, c.Agent
 	call.Models = c.Models
 	call.Parent, call.RequestID, call.Trace = c.ID, c.RequestID, c.Trace
 	call.Skip = slices.Clone(summarySkip)
-	call.Deadline = now.Add(wait).UTC()
 	call.IdempotencyKey = summaryID(c, m, sum, request)
-	ctx, cancel := context.WithDeadline(ctx, call.Deadline)
-	defer cancel()
-	done, err := r.deps.Caller.Call(ctx, call)
-	switch {
-	case err != nil:
-		r.deps.Log.Warn("context editing: summary call failed", "call", c.ID, "err", err)
-		return "", "failed: the call could not be run" // callers may read this, but not the text of the error
-	case done == nil:
-		return "", "failed: no reply"
-	case done.Fault != nil:
-		return "", "failed: " + string(done.Fault.Code)
-	}
-	for _, choice := range chat.Choices(done.Reply()) {
+	return call
+}
+
+// summaryText is the first text of a reply that no filter has cut.
+func summaryText(reply []byte) string {
+	for _, choice := range chat.Choices(reply) {
 		if why, _ := rawjson.FieldString(choice.Raw, "finish_reason"); why == "content_filter" {
 			continue
 		}
 		if s := strings.TrimSpace(choice.Message().Text()); s != "" {
-			return s, summaryMade
+			return s
 		}
 	}
-	return "", "failed: the model gave no text"
+	return ""
 }
 
 // summaryID is the idempotency key of a summary call: a redelivery of the outer call, and another call of the same

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -48,51 +49,53 @@ func TestSummarize(t *testing.T) {
 	})
 	t.Run("one above (CE-5 CE-6 CE-10 CE-13)", func(t *testing.T) {
 		t.Parallel()
-		who := &summariser{text: "they said hello"}
-		s, _ := summaryStage(t, who, stages.Summarize, nil)
-		in := exact(4001)
-		c := call(request(in...))
-		c.Run, c.User, c.Deadline = "r1", "u1", time.Now().Add(time.Hour)
-		_, err := s.Before(t.Context(), c)
-		require.NoError(t, err)
-		require.Len(t, who.calls, 1)
-		got := chat.Messages(c.Request())
-		require.Equal(t, string(in[0].Raw), string(got[0].Raw), "nothing before the system prompt")
-		require.Equal(t, "user", got[1].Role())
-		require.True(t, strings.HasPrefix(got[1].Text(), "[Summary of the earlier conversation]\n"), got[1].Text())
-		require.Contains(t, got[1].Text(), "they said hello")
-		require.Equal(t, raws(in[len(in)-len(got)+2:]), raws(got[2:]), "the recent part word for word (CE-6)")
-		require.Len(t, got, 2+9, "half of the threshold: the newest message and eight of 200")
-		e := edits(t, c)[0]
-		require.Equal(t, "made", e.Summary)
-		require.Equal(t, 10, e.Dropped)
+		synctest.Test(t, func(t *testing.T) {
+			who := &summariser{text: "they said hello"}
+			s, _ := summaryStage(t, who, stages.Summarize, nil)
+			in := exact(4001)
+			c := call(request(in...))
+			c.Run, c.User, c.Deadline = "r1", "u1", time.Now().Add(time.Hour)
+			_, err := s.Before(t.Context(), c)
+			require.NoError(t, err)
+			require.Len(t, who.calls, 1)
+			got := chat.Messages(c.Request())
+			require.Equal(t, string(in[0].Raw), string(got[0].Raw), "nothing before the system prompt")
+			require.Equal(t, "user", got[1].Role())
+			require.True(t, strings.HasPrefix(got[1].Text(), "[Summary of the earlier conversation]\n"), got[1].Text())
+			require.Contains(t, got[1].Text(), "they said hello")
+			require.Equal(t, raws(in[len(in)-len(got)+2:]), raws(got[2:]), "the recent part word for word (CE-6)")
+			require.Len(t, got, 2+9, "half of the threshold: the newest message and eight of 200")
+			e := edits(t, c)[0]
+			require.Equal(t, "made", e.Summary)
+			require.Equal(t, 10, e.Dropped)
 
-		k := who.calls[0]
-		require.Equal(t, [...]string{"acme", "s1", "r1", "u1", c.ID, "model"},
-			[...]string{k.Tenant, k.Session, k.Run, k.User, k.Parent, string(k.Kind)})
-		require.Subset(t, k.Skip, []string{"context-editing", "todo-list", "tool-selection", "sub-agent", "pair-repair"})
-		require.WithinDuration(t, time.Now().Add(20*time.Second), k.Deadline, 5*time.Second)
-		require.Equal(t, "m", chat.ModelName(k.Request()))
-		require.Contains(t, string(k.Request()), "user: 1 xxx")
-		require.NotContains(t, string(k.Request()), "be kind")
+			k := who.calls[0]
+			require.Equal(t, [...]string{"acme", "s1", "r1", "u1", c.ID, "model"},
+				[...]string{k.Tenant, k.Session, k.Run, k.User, k.Parent, string(k.Kind)})
+			require.Subset(t, k.Skip, []string{"context-editing", "todo-list", "tool-selection", "sub-agent", "pair-repair"})
+			require.Equal(t, time.Now().Add(20*time.Second).UTC(), k.Deadline)
+			require.Equal(t, "m", chat.ModelName(k.Request()))
+			require.Contains(t, string(k.Request()), "user: 1 xxx")
+			require.NotContains(t, string(k.Request()), "be kind")
 
-		again := call(request(in...))
-		_, err = s.Before(t.Context(), again)
-		require.NoError(t, err)
-		require.Len(t, who.calls, 1, "a redelivery pays nothing")
-		require.Equal(t, string(c.Request()), string(again.Request()), "CE-13")
-		require.Equal(t, "cached", edits(t, again)[0].Summary)
+			again := call(request(in...))
+			_, err = s.Before(t.Context(), again)
+			require.NoError(t, err)
+			require.Len(t, who.calls, 1, "a redelivery pays nothing")
+			require.Equal(t, string(c.Request()), string(again.Request()), "CE-13")
+			require.Equal(t, "cached", edits(t, again)[0].Summary)
 
-		standby := call(rawjson.SetFieldString(request(in...), "model", "standby"))
-		_, err = s.Before(t.Context(), standby)
-		require.NoError(t, err)
-		require.Len(t, who.calls, 1, "the standby of a fallback pays nothing")
+			standby := call(rawjson.SetFieldString(request(in...), "model", "standby"))
+			_, err = s.Before(t.Context(), standby)
+			require.NoError(t, err)
+			require.Len(t, who.calls, 1, "the standby of a fallback pays nothing")
 
-		other := call(request(in...))
-		other.Tenant = "other"
-		_, err = s.Before(t.Context(), other)
-		require.NoError(t, err)
-		require.Len(t, who.calls, 2, "summaries never cross tenants")
+			other := call(request(in...))
+			other.Tenant = "other"
+			_, err = s.Before(t.Context(), other)
+			require.NoError(t, err)
+			require.Len(t, who.calls, 2, "summaries never cross tenants")
+		})
 	})
 	for name, who := range map[string]*summariser{
 		"fault":       {fault: messages.NewFault(messages.ProviderError, "secret host")},

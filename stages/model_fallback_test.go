@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -92,32 +93,34 @@ func TestModelFallback(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			script := &harnessScript{Lines: tc.lines}
-			s := harnessModel(t, "model-fallback", "fallback-models: [m1, m2, m3, m1]\n"+tc.config, harnessDeps())
-			h := &harness{Stages: []pipeline.Stage{s}, Target: script}
-			if tc.body == "" {
-				tc.body = `{"model":"p","messages":[{"role":"user","content":"hi"}],"temperature":0}`
-			}
-			c := h.Call(t, context.Background(), harnessCall(tc.body))
-			require.Equal(t, tc.asked, script.Asked)
-			require.NotContains(t, c.Notes, messages.NoteIsFallback)
-			var degraded string
-			c.Noted(messages.NoteDegraded, &degraded)
-			require.Equal(t, tc.degraded, degraded)
-			require.Nil(t, c.Kept("model-fallback"))
-			switch {
-			case tc.code != "":
-				require.NotNil(t, c.Fault)
-				require.Equal(t, tc.code, c.Fault.Code)
-			case tc.reply != nil:
-				require.Equal(t, string(tc.reply), string(c.Reply()))
-			default:
-				require.Equal(t, tc.text, harnessText(t, c))
-			}
-			for i, d := range h.Delays { // a model that is its own provider: a pause before its second try
-				again := slices.Contains(tc.asked[:i+1], tc.asked[i+1])
-				require.Equal(t, again, d > 300*time.Millisecond, "pause before try %d: %s", i+1, d)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				script := &harnessScript{Lines: tc.lines}
+				s := harnessModel(t, "model-fallback", "fallback-models: [m1, m2, m3, m1]\n"+tc.config, harnessDeps())
+				h := &harness{Stages: []pipeline.Stage{s}, Target: script}
+				if tc.body == "" {
+					tc.body = `{"model":"p","messages":[{"role":"user","content":"hi"}],"temperature":0}`
+				}
+				c := h.Call(t, context.Background(), harnessCall(tc.body))
+				require.Equal(t, tc.asked, script.Asked)
+				require.NotContains(t, c.Notes, messages.NoteIsFallback)
+				var degraded string
+				c.Noted(messages.NoteDegraded, &degraded)
+				require.Equal(t, tc.degraded, degraded)
+				require.Nil(t, c.Kept("model-fallback"))
+				switch {
+				case tc.code != "":
+					require.NotNil(t, c.Fault)
+					require.Equal(t, tc.code, c.Fault.Code)
+				case tc.reply != nil:
+					require.Equal(t, string(tc.reply), string(c.Reply()))
+				default:
+					require.Equal(t, tc.text, harnessText(t, c))
+				}
+				for i, d := range h.Delays { // a model that is its own provider: a pause before its second try
+					again := slices.Contains(tc.asked[:i+1], tc.asked[i+1])
+					require.Equal(t, again, d > 300*time.Millisecond, "pause before try %d: %s", i+1, d)
+				}
+			})
 		})
 	}
 }

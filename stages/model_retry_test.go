@@ -59,49 +59,49 @@ func TestModelRetry(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := harnessDeps()
-			script := &harnessScript{Lines: map[string][]any{"p": tc.lines}}
-			h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-retry", tc.config, d)}, Target: script}
-			c := harnessCall(`{"model":"p"}`)
-			if tc.left > 0 {
-				c.Deadline = time.Now().Add(tc.left)
-			}
-			c = h.Call(t, context.Background(), c)
-			require.Equal(t, tc.calls, script.Count("p"))
-			require.Len(t, h.Delays, len(tc.delays))
-			for i, want := range tc.delays {
-				require.InDelta(t, want.Seconds(), h.Delays[i].Seconds(), 0.2)
-				require.LessOrEqual(t, h.Delays[i], want)
-			}
-			if tc.code == "" {
-				require.Nil(t, c.Fault)
-			} else {
-				require.Equal(t, tc.code, c.Fault.Code)
-			}
-			require.Equal(t, tc.should, string(c.Notes[messages.NoteShouldRetry]))
-			require.NotContains(t, c.Notes, messages.NoteSuggestedDelay)
-			keys, err := d.Store("retry").Keys(context.Background(), messages.Key("t1", c.ID, "model-retry")+".")
-			require.NoError(t, err)
-			require.Len(t, keys, tc.records)
+			synctest.Test(t, func(t *testing.T) {
+				d := harnessDeps()
+				script := &harnessScript{Lines: map[string][]any{"p": tc.lines}}
+				h := &harness{Stages: []pipeline.Stage{harnessModel(t, "model-retry", tc.config, d)}, Target: script}
+				c := harnessCall(`{"model":"p"}`)
+				if tc.left > 0 {
+					c.Deadline = time.Now().Add(tc.left)
+				}
+				c = h.Call(t, context.Background(), c)
+				require.Equal(t, tc.calls, script.Count("p"))
+				require.Equal(t, tc.delays, h.Delays)
+				if tc.code == "" {
+					require.Nil(t, c.Fault)
+				} else {
+					require.Equal(t, tc.code, c.Fault.Code)
+				}
+				require.Equal(t, tc.should, string(c.Notes[messages.NoteShouldRetry]))
+				require.NotContains(t, c.Notes, messages.NoteSuggestedDelay)
+				keys, err := d.Store("retry").Keys(context.Background(), messages.Key("t1", c.ID, "model-retry")+".")
+				require.NoError(t, err)
+				require.Len(t, keys, tc.records)
+			})
 		})
 	}
 }
 
 func TestModelRetryJitter(t *testing.T) {
 	t.Parallel()
-	low, high := time.Hour, time.Duration(0)
-	s := harnessModel(t, "model-retry", "base-delay: 1s\nmax-retries: 1", harnessDeps())
-	for range 200 {
-		h := &harness{Stages: []pipeline.Stage{s},
-			Target: &harnessScript{Lines: map[string][]any{"p": {providerFault(messages.ProviderError)}}}}
-		h.Call(t, context.Background(), harnessCall(`{"model":"p"}`))
-		require.Len(t, h.Delays, 1)
-		low, high = min(low, h.Delays[0]), max(high, h.Delays[0])
-	}
-	require.Greater(t, low, 700*time.Millisecond)
-	require.Less(t, low, 850*time.Millisecond)
-	require.Greater(t, high, 1150*time.Millisecond)
-	require.LessOrEqual(t, high, 1250*time.Millisecond)
+	synctest.Test(t, func(t *testing.T) {
+		low, high := time.Hour, time.Duration(0)
+		s := harnessModel(t, "model-retry", "base-delay: 1s\nmax-retries: 1", harnessDeps())
+		for range 200 {
+			h := &harness{Stages: []pipeline.Stage{s},
+				Target: &harnessScript{Lines: map[string][]any{"p": {providerFault(messages.ProviderError)}}}}
+			h.Call(t, context.Background(), harnessCall(`{"model":"p"}`))
+			require.Len(t, h.Delays, 1)
+			low, high = min(low, h.Delays[0]), max(high, h.Delays[0])
+		}
+		require.Greater(t, low, 700*time.Millisecond)
+		require.Less(t, low, 850*time.Millisecond)
+		require.Greater(t, high, 1150*time.Millisecond)
+		require.LessOrEqual(t, high, 1250*time.Millisecond)
+	})
 }
 
 func TestModelRetryWaitsLocally(t *testing.T) {

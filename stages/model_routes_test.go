@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -64,25 +65,27 @@ func TestRoutesOfACall(t *testing.T) { // (FO-1, FO-2, FO-8)
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := harnessDeps()
-			d.Provider = ofProvider
-			s := harnessModel(t, "model-fallback", "fallback-models: "+tt.config, d)
-			script := &harnessScript{Lines: tt.lines}
-			h := &harness{Stages: []pipeline.Stage{s}, Target: script}
-			c := harnessCall(`{"model":"a/p"}`)
-			c.Slip.Runs = tt.runs
-			c = h.Call(t, context.Background(), c)
-			require.Equal(t, tt.asked, script.Asked)
-			require.Len(t, h.Delays, len(tt.delays))
-			for i, least := range tt.delays {
-				require.GreaterOrEqual(t, h.Delays[i], least, "delay %d", i)
-				require.Equal(t, least == 0, h.Delays[i] == 0, "delay %d", i)
-			}
-			if tt.code != "" {
-				require.Equal(t, tt.code, c.Fault.Code)
-				return
-			}
-			require.Equal(t, tt.text, harnessText(t, c))
+			synctest.Test(t, func(t *testing.T) {
+				d := harnessDeps()
+				d.Provider = ofProvider
+				s := harnessModel(t, "model-fallback", "fallback-models: "+tt.config, d)
+				script := &harnessScript{Lines: tt.lines}
+				h := &harness{Stages: []pipeline.Stage{s}, Target: script}
+				c := harnessCall(`{"model":"a/p"}`)
+				c.Slip.Runs = tt.runs
+				c = h.Call(t, context.Background(), c)
+				require.Equal(t, tt.asked, script.Asked)
+				require.Len(t, h.Delays, len(tt.delays))
+				for i, least := range tt.delays {
+					require.GreaterOrEqual(t, h.Delays[i], least, "delay %d", i)
+					require.Equal(t, least == 0, h.Delays[i] == 0, "delay %d", i)
+				}
+				if tt.code != "" {
+					require.Equal(t, tt.code, c.Fault.Code)
+					return
+				}
+				require.Equal(t, tt.text, harnessText(t, c))
+			})
 		})
 	}
 }

@@ -107,29 +107,35 @@ func (s Spec) Make(config any, d Deps) (stage pipeline.Stage, enabled bool, err 
 		return stage, enabled, under("agent.interceptor."+section, err)
 	}
 	stage.Name, stage.Alias, stage.Kind, stage.Order, stage.Tier = s.Name, s.Alias, s.Kind, s.Order, s.Tier
-	if common.Order != nil {
-		stage.Order = *common.Order
+	err = common.apply(&stage)
+	return stage, enabled, err
+}
+
+// apply gives the stage what its section says of every stage.
+func (c *Common) apply(stage *pipeline.Stage) error {
+	if c.Order != nil {
+		stage.Order = *c.Order
 	}
-	if len(common.ApplyTo) > 0 {
-		stage.ApplyTo = common.ApplyTo
+	if len(c.ApplyTo) > 0 {
+		stage.ApplyTo = c.ApplyTo
 	}
 	for _, a := range stage.ApplyTo {
 		if a != pipeline.ApplyAgent && a != pipeline.ApplySession && a != pipeline.ApplyBare {
-			return stage, enabled, fmt.Errorf("agent.interceptor.%s.apply-to: %q; known: agent, session, bare", s.Name, a)
+			return fmt.Errorf("agent.interceptor.%s.apply-to: %q; known: agent, session, bare", stage.Name, a)
 		}
 	}
-	switch common.OnAbsent {
+	switch c.OnAbsent {
 	case "", "wait":
 	case "skip":
-		if s.Tier != pipeline.Optional {
-			return stage, enabled, fmt.Errorf("agent.interceptor.%s.on-absent: %s stages wait; skip is for optional ones",
-				s.Name, s.Tier)
+		if stage.Tier != pipeline.Optional {
+			return fmt.Errorf("agent.interceptor.%s.on-absent: %s stages wait; skip is for optional ones",
+				stage.Name, stage.Tier)
 		}
 		stage.SkipAbsent = true
 	default:
-		return stage, enabled, fmt.Errorf("agent.interceptor.%s.on-absent: %q; known: wait, skip", s.Name, common.OnAbsent)
+		return fmt.Errorf("agent.interceptor.%s.on-absent: %q; known: wait, skip", stage.Name, c.OnAbsent)
 	}
-	return stage, enabled, nil
+	return nil
 }
 
 // Short names, so that a stage is one line of [All].
@@ -156,7 +162,7 @@ func All() []Spec {
 		stage("tool-arguments", toolCall, 14, newToolArguments, ToolArgumentsConfig{}).alias("ArgParser").fixed(),
 		stage("approval", toolCall, 16, newApproval, ApprovalConfig{}).fixed(),
 		stage("tool-cache", toolCall, 20, newToolCache, defaultToolCache()).alias("CachingToolInterceptor"),
-		// The specification gives it the order of the cache. It is registered later and so inner: a hit is what was evicted.
+		// The specification gives it the order of the cache. Registered later it is inner, so what is cached is small.
 		stage("large-result-eviction", toolCall, 20, newEviction, defaultEviction()).alias("LargeResultEvictionInterceptor"),
 		stage("tool-retry", toolCall, 30, newToolRetry, defaultToolRetry()).alias("RetryToolInterceptor"),
 		stage("tool-error", toolCall, 35, newToolError, ToolErrorConfig{}).alias("ToolErrorInterceptor"),

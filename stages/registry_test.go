@@ -1,10 +1,12 @@
 package stages_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/tool/args"
@@ -32,5 +34,24 @@ func TestDefaultRoute(t *testing.T) {
 	}
 	for _, f := range m.Check() {
 		require.NotEqual(t, pipeline.LevelError, f.Level, f.String())
+	}
+}
+
+// TestKeysOfEveryStage: the place of a stage, its callers, and what happens when nobody serves it.
+func TestKeysOfEveryStage(t *testing.T) {
+	t.Parallel()
+	s, on, err := harnessMake(messages.Model, "sub-agent",
+		"{enabled: false, order: 61, on-absent: skip, apply-to: [bare]}", harnessDeps())
+	require.NoError(t, err)
+	require.False(t, on)
+	require.Equal(t, []any{61, true, []string{"bare"}}, []any{s.Order, s.SkipAbsent, s.ApplyTo})
+	for name, bad := range map[string]string{
+		"sub-agent":  "on-absent: never",
+		"audit":      "on-absent: skip",
+		"call-limit": "apply-to: [nobody]",
+	} {
+		_, _, err := harnessMake(messages.Model, name, bad, harnessDeps())
+		key, _, _ := strings.Cut(bad, ":")
+		require.ErrorContains(t, err, "agent.interceptor."+name+"."+key+": ")
 	}
 }

@@ -198,7 +198,7 @@ func note[T any](c *messages.Call, key string) T {
 	return v
 }
 
-// The documents' nine and ours: one conflict, at tool 20, found and still in a fixed order.
+// The specification's nine and ours: one conflict, at tool 20, found and still in a fixed order.
 func TestDefaultOrders(t *testing.T) {
 	t.Parallel()
 	var m pipeline.Manager

@@ -76,7 +76,7 @@ func (n *Node) Endpoint(e micro.EndpointInfo) (count func(took time.Duration, fa
 	return func(took time.Duration, fault error) { n.stats.step(e.Name, took, fault) }
 }
 
-// serveMicro answers the service protocol (ADR-32) by hand: stages are served by subscriptions of our own, so
+// serveMicro answers the service protocol of NATS by hand: stages are served by subscriptions of our own, so
 // nats.go/micro's own counters would stay at zero, and a second subscription on a stage's subject would take half its
 // messages.
 func (n *Node) serveMicro() error {

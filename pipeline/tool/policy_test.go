@@ -130,8 +130,8 @@ func TestEffective(t *testing.T) {
 		{"read_", rules, tool.Definition{Name: "read_x"}, true, true},
 		{"query_", rules, tool.Definition{Name: "query_x"}, true, true},
 		{"destructive", rules, tool.Definition{Name: "get_rid", Policy: tool.Policy{Effect: "destructive"}}, false, false},
-		{"as the documents have it", documents, tool.Definition{Name: "send_email"}, true, true},
-		{"as the documents have it: delete_", documents, tool.Definition{Name: "delete_x"}, false, false},
+		{"as the specification has it", documents, tool.Definition{Name: "send_email"}, true, true},
+		{"as the specification has it: delete_", documents, tool.Definition{Name: "delete_x"}, false, false},
 		{"cache off", rules, tool.Definition{Name: "get_x", Policy: tool.Policy{Cache: &tool.Cache{Scope: "off"}}}, true,
 			false},
 	} {

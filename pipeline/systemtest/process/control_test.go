@@ -65,7 +65,7 @@ func TestControl(t *testing.T) {
 		chat(one)
 	}
 	before := row(look(), "logging", "model").Get("invocationCount").Int()
-	require.Equal(t, 200, switchTo(two, "LoggingModelInterceptor", "disable").status, "by the documents' name")
+	require.Equal(t, 200, switchTo(two, "LoggingModelInterceptor", "disable").status, "by the name of the specification")
 	require.Eventually(t, func() bool { return slices.Equal(bare, chat(one)) }, switchBound, 20*time.Millisecond,
 		"HT-1, HT-8")
 	r = row(look(), "logging", "model")

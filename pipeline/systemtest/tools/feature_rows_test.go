@@ -333,11 +333,9 @@ func TestDeafTool(t *testing.T) {
 	b := startRows(t, "tool-fallback: {enabled: false}", "  executor: {core-pool: 1, max-pool: 1, queue-capacity: 4}\n",
 		"    - {name: deaf, executor: \"go:script\", effect: read, cache: \"off\", retry: noRetry, timeout: 100ms}\n"+
 			"    - {name: after, executor: \"go:script\", effect: read, cache: \"off\", timeout: 10s}\n")
-	begin := time.Now()
-	c := b.do(t, "deaf", `{"row":"S2-TIME-5","ms":1500,"deaf":true}`)
+	c := b.do(t, "deaf", `{"row":"S2-TIME-5","ms":5000,"deaf":true}`)
 	require.Equal(t, "Tool 'deaf' timed out after 100ms", c.Fault.Message, "S2-TIME-2")
-	require.Less(t, time.Since(begin), 1400*time.Millisecond, "it still runs, in the only slot")
-	require.Equal(t, int64(1), b.busy.Load())
+	require.Equal(t, int64(1), b.busy.Load(), "it still runs, in the only slot")
 	c = b.do(t, "after", `{"row":"S2-TIME-5 after"}`)
 	require.Nil(t, c.Fault, "waiting for a slot is not part of a tool's own time")
 	require.Equal(t, 1, b.count("S2-TIME-5 after"))

@@ -63,7 +63,7 @@ func TestWrapScalars(t *testing.T) {
 	}
 }
 
-// AR-5, AR-7, AR-30, X-50: integer-bits 32 is the documents' limit, unless the schema names another.
+// AR-5, AR-7, AR-30, X-50: integer-bits 32 is the limit of the specification, unless the schema names another.
 func TestIntegerBits(t *testing.T) {
 	t.Parallel()
 	h := toolHost(t, "tool:\n  arguments: {integer-bits: 32}\n  tools:\n"+

@@ -103,7 +103,7 @@ type damage struct {
 	name   string
 	make   func(s *sample) (raw, about string)
 	fate   fate
-	always bool // the documents' rules do the same
+	always bool // the rules of the specification do the same
 }
 
 // text is a damage of the arguments' text.

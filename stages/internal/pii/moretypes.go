@@ -13,7 +13,15 @@ var phoneWords = []string{"tel", "tel.", "telephone", "phone", "phone number", "
 	"тел.", "电话", "手机", "手机号", "电话号码", "手机号码", "联系电话", "電話", "電話番号",
 	"携帯", "전화", "전화번호", "휴대폰"}
 
-type phoneEnd struct{ at, digits int }
+// phoneNumber is a run of digit groups that may be a telephone number.
+type phoneNumber struct {
+	n      int // groups
+	groups [16]int
+	first  [16]byte // first digit of each group
+	ends   [16]int  // where each group ends in the text
+	digits [16]int  // digits up to there
+	last   string   // what stands before the last group
+}
 
 // findPhone finds telephone numbers: E.164 with its plus sign; the North American form with its separators; anything
 // else of 7 to 15 digits only where a word before it says so.
@@ -26,32 +34,41 @@ func findPhone(s string, i int, final bool) (int, says) {
 	if i >= 1 && !plus && (s[i-1] == '+' || i >= 2 && (s[i-1] == '.' || s[i-1] == '-') && isDigit(s[i-2])) {
 		return 0, saysNo
 	}
+	p, said := readPhone(s, i, plus, final)
+	if said != saysYes {
+		return 0, said
+	}
+	end, total := p.ends[p.n-1], p.digits[p.n-1]
+	word, _ := wordAt(s, end, final)
+	dated := p.groups[0] == 4 && p.n >= 3 && p.groups[1] <= 2 && p.groups[2] <= 2
+	switch {
+	case plus:
+		return p.international(strings.TrimLeft(s[i+1:end], " ("), word)
+	case word:
+		return 0, saysNo
+	case northAmerican(s[i:end], p.groups[:p.n], p.first[:p.n]):
+		return end, saysYes
+	case total >= 7 && phoneSaid(textBefore(s, i)) && !dated:
+		return end, saysYes
+	}
+	return 0, saysNo
+}
+
+// readPhone reads the groups of digits at i, with the separators that may stand between them.
+func readPhone(s string, i int, plus, final bool) (p phoneNumber, said says) {
 	j := i
 	if plus {
 		j++
 	}
-	var ends [16]phoneEnd
-	var groups [16]int
-	var first [16]byte // first digit of each group
-	n, total, last := 0, 0, ""
-	for n < len(ends) {
+	for total := 0; p.n < len(p.groups); p.n++ {
 		sep := j
-		for j < len(s) && j-sep < 3 {
-			w := sepLen(s, j)
-			if w == 0 && strings.IndexByte("().", s[j]) >= 0 || w == 0 && s[j] == '/' && !plus {
-				w = 1
-			}
-			if w == 0 {
-				break
-			}
-			j += w
-		}
+		j = phoneSep(s, j, plus)
 		if cutShort(s, j, final) {
-			return 0, saysMore
+			return p, saysMore
 		}
 		gap := s[sep:j]
-		if plus && n == 0 && gap != "" && gap != "(" { // a sum, not a number
-			return 0, saysNo
+		if plus && p.n == 0 && gap != "" && gap != "(" { // a sum, not a number
+			return p, saysNo
 		}
 		if len(gap) > 1 && !strings.ContainsAny(gap, "()") && sepLen(gap, 0) != len(gap) {
 			break
@@ -60,51 +77,55 @@ func findPhone(s string, i int, final bool) (int, says) {
 		for j < len(s) && isDigit(s[j]) && j-from <= 15 {
 			j++
 		}
-		if j == from {
-			break
-		}
-		if j-from > 15 {
+		if j == from || j-from > 15 {
 			break
 		}
 		if cutShort(s, j, final) {
-			return 0, saysMore
+			return p, saysMore
 		}
 		if total += j - from; total > 15 {
 			break
 		}
-		first[n], groups[n], ends[n], last = s[from], j-from, phoneEnd{j, total}, gap
-		n++
+		p.first[p.n], p.groups[p.n], p.ends[p.n], p.digits[p.n], p.last = s[from], j-from, j, total, gap
 	}
-	if n == 0 {
-		return 0, saysNo
+	if p.n == 0 {
+		return p, saysNo
 	}
-	end := ends[n-1]
-	word, _ := wordAt(s, end.at, final)
-	switch {
-	case plus:
-		d := strings.TrimLeft(s[i+1:end.at], " (")
-		switch {
-		case end.digits < 8 || d[0] == '0' || word, n == 2 && last == "." && groups[1] <= 2:
-			return 0, saysNo
-		case strings.HasPrefix(d, "28"), strings.HasPrefix(d, "83"), strings.HasPrefix(d, "89"): // no such countries
-			return 0, saysNo
-		case d[0] == '1':
-			for _, e := range ends[:n] {
-				if e.digits == 11 {
-					return e.at, saysYes
-				}
-			}
-			return 0, saysNo
+	return p, saysYes
+}
+
+// phoneSep returns where the separators at j end: at most three bytes of them.
+func phoneSep(s string, j int, plus bool) int {
+	for from := j; j < len(s) && j-from < 3; {
+		w := sepLen(s, j)
+		if w == 0 && (strings.IndexByte("().", s[j]) >= 0 || s[j] == '/' && !plus) {
+			w = 1
 		}
-		return end.at, saysYes
-	case word:
-		return 0, saysNo
-	case northAmerican(s[i:end.at], groups[:n], first[:n]):
-		return end.at, saysYes
-	case end.digits >= 7 && phoneSaid(textBefore(s, i)) && !(groups[0] == 4 && n >= 3 && groups[1] <= 2 && groups[2] <= 2):
-		return end.at, saysYes
+		if w == 0 {
+			break
+		}
+		j += w
 	}
-	return 0, saysNo
+	return j
+}
+
+// international judges a number with a plus sign by its digits, which begin with d; word says that a word goes on
+// behind it.
+func (p *phoneNumber) international(d string, word bool) (int, says) {
+	switch {
+	case p.digits[p.n-1] < 8 || d[0] == '0' || word, p.n == 2 && p.last == "." && p.groups[1] <= 2:
+		return 0, saysNo
+	case strings.HasPrefix(d, "28"), strings.HasPrefix(d, "83"), strings.HasPrefix(d, "89"): // no such countries
+		return 0, saysNo
+	case d[0] == '1':
+		for k := range p.n {
+			if p.digits[k] == 11 {
+				return p.ends[k], saysYes
+			}
+		}
+		return 0, saysNo
+	}
+	return p.ends[p.n-1], saysYes
 }
 
 // northAmerican accepts (415) 555-2671, 415-555-2671, 415.555.2671 and a 1 before them.

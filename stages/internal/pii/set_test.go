@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -24,7 +25,7 @@ func allPIITypes(t testing.TB, strategy string) Rules {
 	for _, k := range []string{"email", "credit_card", "iban", "ip", "phone", "secret"} {
 		rules = append(rules, Rule{Type: k, Strategy: strategy})
 	}
-	rs, _, err := Compile(rules, "", nil)
+	rs, _, err := Compile(rules, "", slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	return rs
 }
