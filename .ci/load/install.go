@@ -146,7 +146,11 @@ func (in *installation) embedded(name string) (*path, error) {
 		args, about = append(args, "--fuse"), "one process, stages called directly"
 	}
 	cmd, url, err := in.gateway(name, "", args...)
-	return &path{about: about, url: url, procs: []*exec.Cmd{cmd}}, err
+	p := &path{about: about, url: url, procs: []*exec.Cmd{cmd}}
+	if err != nil {
+		return nil, err
+	}
+	return p, in.answers(p)
 }
 
 // split is a gateway, a worker, and a nats-server or three.
@@ -184,7 +188,7 @@ func (in *installation) split(name string) (*path, error) {
 
 func (in *installation) config(name string) string { return filepath.Join(in.dir, name+".yaml") }
 
-// gateway starts a gateway and waits until it is ready.
+// gateway starts a gateway and waits until it lives; it is ready when its worker is there.
 func (in *installation) gateway(name, more string, args ...string) (*exec.Cmd, string, error) {
 	port, err := freePort()
 	if err != nil {
@@ -202,7 +206,7 @@ func (in *installation) gateway(name, more string, args ...string) (*exec.Cmd, s
 	}
 	url := "http://" + at + "/v1/chat/completions"
 	return cmd, url, in.until("the gateway of "+name, func() bool {
-		r, err := http.Get("http://" + at + "/readyz")
+		r, err := http.Get("http://" + at + "/livez")
 		if err != nil {
 			return false
 		}
