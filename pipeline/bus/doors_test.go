@@ -63,12 +63,14 @@ func TestAFullQueueRefusesAtOnce(t *testing.T) {
 	w.settled()
 }
 
-// A body can be a request of two APIs. Under one key the second caller would be given an answer in the form of the first.
+// A body can be a request of two APIs. Under one key the second caller would be given an answer in the form of the
+// first.
 func TestAKeyIsForOneWire(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, bus.Config{})
 	n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t)})
-	for i, wires := range [][2]messages.Wire{{"", messages.MessagesWire}, {messages.ResponsesWire, messages.EmbeddingsWire},
+	for i, wires := range [][2]messages.Wire{{"", messages.MessagesWire},
+		{messages.ResponsesWire, messages.EmbeddingsWire},
 		{messages.MessagesWire, messages.ChatWire}} {
 		r := chatRequest()
 		r.IdempotencyKey, r.Wire = fmt.Sprint("key-", i), wires[0]

@@ -120,9 +120,9 @@ func applyClass(c *messages.Call) string {
 	return pipeline.ApplyBare
 }
 
-// fingerprint is the hash by which two requests under one key are told apart. Its parts are prefixed with their lengths,
-// so that no two requests share one. One body can be a request of two wires, whose answers differ; that of chat is left
-// out, so that keys of older builds go on.
+// fingerprint is the hash by which two requests under one key are told apart. Its parts are prefixed with their
+// lengths, so that no two requests share one. One body can be a request of two wires, whose answers differ; that of
+// chat is left out, so that keys of older builds go on.
 func fingerprint(c *messages.Call) string {
 	h := sha256.New()
 	parts := [][]byte{[]byte(c.Kind), []byte(c.Tool), []byte(c.Agent), []byte(c.Session), c.Request()}

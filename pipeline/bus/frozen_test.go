@@ -71,15 +71,16 @@ func (f *frozen) unmarked() {
 	}
 }
 
-// The server goes on to give a frozen process its share, also when its marks have ended. All calls end, and soon nothing
-// is given to it any more.
+// The server goes on to give a frozen process its share, also when its marks have ended. All calls end, and soon
+// nothing is given to it any more.
 func TestAFrozenProcessHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	for name, ended := range map[string]bool{"while it has its marks": false, "when its marks have ended": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, bus.Config{})
-			n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, through("a", 10))})
+			n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)),
+				Manager: manager(t, through("a", 10))})
 			f := w.frozen("a")
 			if ended {
 				f.unmarked()

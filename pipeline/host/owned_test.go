@@ -23,7 +23,8 @@ func TestAsManyStoredCallsRunAsThereAreSlots(t *testing.T) {
 			<-release
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write([]byte(`{"id":"x","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}]}`))
+		_, _ = w.Write([]byte(`{"id":"x","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},` +
+			`"finish_reason":"stop"}]}`))
 	}))
 	t.Cleanup(up.Close)
 	t.Cleanup(func() { close(release) })

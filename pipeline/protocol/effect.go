@@ -57,8 +57,8 @@ const (
 	Drop                            // a member forgets the work Call, N: its input or its outcome
 	DropQuestions                   // a member cancels its work on the questions of owner To, which is gone
 	Receipt                         // tell whoever handed Call in: Why; with Attached, Record.Call is the call to wait for
-	// Run: an owner begins to run Call: Alone. Fresh says that no other owner can have begun; At, if not 0, that at that time
-	// none had since its hold.
+	// Run: an owner begins to run Call: Alone. Fresh says that no other owner can have begun; At, if not 0, that at that
+	// time none had since its hold.
 	Run
 )
 

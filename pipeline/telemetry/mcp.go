@@ -34,8 +34,9 @@ var mcpMethods = []string{
 	"tasks/update",
 }
 
-// Served begins a request of an MCP client, whose trace may be empty. What is done for it belongs below the trace that is
-// returned. done is to be called at its end with the tool that it called, if there is such a tool, and why it failed.
+// Served begins a request of an MCP client, whose trace may be empty. What is done for it belongs below the trace that
+// is returned. done is to be called at its end with the tool that it called, if there is such a tool, and why it
+// failed.
 func (t *Telemetry) Served(method string, caller messages.Trace) (
 	below messages.Trace, done func(tool, fault string)) {
 	if !t.On() {

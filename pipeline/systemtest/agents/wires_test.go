@@ -120,7 +120,8 @@ func TestARunAsksAClientOfTheResponsesAPI(t *testing.T) {
 	}
 }
 
-// A batch may be answered one by one, and a run may ask again; what the client has not answered is asked in each response.
+// A batch may be answered one by one, and a run may ask again; what the client has not answered is asked in each
+// response.
 func TestARunAsksAsOftenAsItMust(t *testing.T) {
 	t.Parallel()
 	i, ran := newInstallation(t, func(request []byte) ([]map[string]any, string) {
@@ -154,6 +155,7 @@ func TestARunAsksAsOftenAsItMust(t *testing.T) {
 	require.Equal(t, "mcp_approval_response", gjson.Get(items, "data.0.type").Str)
 	status, body = i.do("POST", "/v1/responses", `{"model":"agent/clerk","previous_response_id":"`+last+
 		`","input":[{"type":"mcp_approval_response","approve":true,"approval_request_id":"`+first+`"},`+
-		`{"type":"mcp_approval_response","approve":true,"approval_request_id":"mcpr_01a20355-f539-7165-8f6b-dcef3ed00ee2_1_0"}]}`)
+		`{"type":"mcp_approval_response","approve":true,`+
+		`"approval_request_id":"mcpr_01a20355-f539-7165-8f6b-dcef3ed00ee2_1_0"}]}`)
 	require.Equal(t, 404, status, body)
 }
