@@ -1,7 +1,9 @@
 package calls
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"hash/fnv"
 	"log/slog"
 	"sync"
@@ -10,13 +12,12 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
-	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
 // Options say what a recorder records.
 type Options struct {
-	// Send sends an event and does not wait for it. It is called by one goroutine.
+	// Send sends an event, does not wait for it and does not keep data. It is called by one goroutine.
 	Send func(subject string, data []byte) error
 	Root string // of all subjects
 	Name string // of this process on the bus
@@ -81,31 +82,63 @@ func (r *Recorder) Name() string { return r.opts.Name }
 // Lost returns how many events were lost since the start.
 func (r *Recorder) Lost() int64 { return r.lost.Load() }
 
+// What a message costs is mostly that somebody is woken for it: the client library, the server, its store. So events
+// go out together where there are many: more than one in gatherTime, and gatherFree more. Few go out at once.
+const (
+	gatherTime = 5 * time.Millisecond
+	gatherFree = 64
+)
+
 func (r *Recorder) send(ctx context.Context) {
 	defer close(r.done)
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	publish := func(e event) {
+		b.Reset()
+		err := enc.Encode(e.value)
+		if err == nil {
+			err = r.opts.Send(e.subject, bytes.TrimSuffix(b.Bytes(), []byte{'\n'}))
+		}
+		if err != nil {
+			r.lose(err)
+			return
+		}
+		r.sent.Add(1)
+	}
+	var next time.Time // when those that follow may go out
 	for {
 		select {
 		case e := <-r.events:
-			r.publish(e)
+			publish(e)
 		case <-ctx.Done():
-			for {
-				select {
-				case e := <-r.events:
-					r.publish(e)
-				default:
-					return
-				}
+			r.all(publish)
+			return
+		}
+		r.all(publish)
+		now := time.Now()
+		if saved := now.Add(-gatherFree * gatherTime); next.Before(saved) {
+			next = saved
+		}
+		if next = next.Add(gatherTime); next.After(now) {
+			select {
+			case <-time.After(next.Sub(now)):
+			case <-ctx.Done():
 			}
 		}
 	}
 }
 
-func (r *Recorder) publish(e event) {
-	if err := r.opts.Send(e.subject, rawjson.Encode(e.value)); err != nil {
-		r.lose(err)
-		return
+// all publishes the events that wait.
+func (r *Recorder) all(publish func(e event)) {
+	for {
+		select {
+		case e := <-r.events:
+			publish(e)
+		default:
+			return
+		}
 	}
-	r.sent.Add(1)
 }
 
 // lose counts a lost event, and says so now and then.

@@ -155,8 +155,8 @@ func (w *watch) Left(c *messages.Call, how pipeline.Departure) {
 	}
 }
 
-// finished is the story when the call has left.
-func (w *watch) finished(c *messages.Call, how pipeline.Departure) Story {
+// finished is a copy of the story when the call has left.
+func (w *watch) finished(c *messages.Call, how pipeline.Departure) *Story {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := &w.story
@@ -172,7 +172,8 @@ func (w *watch) finished(c *messages.Call, how pipeline.Departure) Story {
 	}
 	if how != pipeline.Ended {
 		s.At = w.where.String()
-		return *s
+		told := *s
+		return &told
 	}
 	s.Outcome = OK
 	if f := c.Fault; f != nil {
@@ -181,7 +182,8 @@ func (w *watch) finished(c *messages.Call, how pipeline.Departure) Story {
 			s.Reason = cut(f.Detail)
 		}
 	}
-	return *s
+	told := *s
+	return &told
 }
 
 // now is the story of a call that runs.

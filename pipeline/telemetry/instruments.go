@@ -15,13 +15,14 @@ func meterVersion(v string) metric.MeterOption { return metric.WithInstrumentati
 // instruments are all metrics, with the label sets that they have used.
 type instruments struct {
 	meter  metric.Meter
+	own    *tables // nil: the library counts
 	failed error
 
-	calls, redeliveries, retries, refusals, caches, holds, tokens   metric.Int64Counter
-	running, streams                                                metric.Int64UpDownCounter
-	callTime, stageTime, targetTime, targetWait, firstShown         metric.Float64Histogram
-	genAITime, genAIUsage, genAIFirst, genAIPer, mcpTime, askedTime metric.Float64Histogram
-	processTime, httpTime, mcpServed                                metric.Float64Histogram
+	calls, redeliveries, retries, refusals, caches, holds, tokens   sum
+	running, streams                                                sum
+	callTime, stageTime, targetTime, targetWait, firstShown         histogram
+	genAITime, genAIUsage, genAIFirst, genAIPer, mcpTime, askedTime histogram
+	processTime, httpTime, mcpServed                                histogram
 
 	kinds      *series[string]
 	outcomes   *series[kindOutcome]
@@ -61,8 +62,9 @@ type (
 	}
 )
 
-func newInstruments(m metric.Meter, o Options) (*instruments, error) {
-	i := &instruments{meter: m}
+// newInstruments makes the metrics: in own, or with the library if that is nil.
+func newInstruments(m metric.Meter, own *tables, o Options) (*instruments, error) {
+	i := &instruments{meter: m, own: own}
 	i.calls = i.counter("shallot.calls", "calls that have ended")
 	i.redeliveries = i.counter("shallot.redeliveries", "calls that a process took over, or went on with after a hold")
 	i.retries = i.counter("shallot.retries", "further attempts that stages asked for")
@@ -97,27 +99,38 @@ func newInstruments(m metric.Meter, o Options) (*instruments, error) {
 	return i, i.failed
 }
 
-func (i *instruments) counter(name, what string) metric.Int64Counter {
+func (i *instruments) counter(name, what string) sum {
+	if i.own != nil {
+		return sum{own: i.own.table(name, "", what, nil)}
+	}
 	c, err := i.meter.Int64Counter(name, metric.WithDescription(what))
 	i.failed = errors.Join(i.failed, err)
-	return c
+	return sum{sdk: c}
 }
 
-func (i *instruments) upDown(name, what string) metric.Int64UpDownCounter {
+func (i *instruments) upDown(name, what string) sum {
+	if i.own != nil {
+		t := i.own.table(name, "", what, nil)
+		t.falls = true
+		return sum{own: t}
+	}
 	c, err := i.meter.Int64UpDownCounter(name, metric.WithDescription(what))
 	i.failed = errors.Join(i.failed, err)
-	return c
+	return sum{sdk: c}
 }
 
-func (i *instruments) seconds(name, what string, bounds []float64) metric.Float64Histogram {
+func (i *instruments) seconds(name, what string, bounds []float64) histogram {
 	return i.histogram(name, "s", what, bounds)
 }
 
-func (i *instruments) histogram(name, unit, what string, bounds []float64) metric.Float64Histogram {
+func (i *instruments) histogram(name, unit, what string, bounds []float64) histogram {
+	if i.own != nil {
+		return histogram{own: i.own.table(name, unit, what, bounds)}
+	}
 	h, err := i.meter.Float64Histogram(name, metric.WithUnit(unit), metric.WithDescription(what),
 		metric.WithExplicitBucketBoundaries(bounds...))
 	i.failed = errors.Join(i.failed, err)
-	return h
+	return histogram{sdk: h}
 }
 
 func (i *instruments) makeSeries(o Options) {

@@ -53,7 +53,7 @@ func (t *Telemetry) Served(method string, caller messages.Trace) (
 	}
 	return below, func(tool, fault string) {
 		if t.meters != nil {
-			t.meters.mcpServed.Record(background, time.Since(begin).Seconds(), t.meters.tools.of(toolRun{method, tool, fault}))
+			t.meters.mcpServed.record(time.Since(begin).Seconds(), t.meters.tools.of(toolRun{method, tool, fault}))
 		}
 		if span != nil {
 			endMCP(span, method, tool, fault)

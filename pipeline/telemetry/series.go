@@ -10,37 +10,44 @@ import (
 // mostLabels bounds the label sets of one metric, and the names that become labels.
 const mostLabels = 500
 
+// labels are the labels of a measurement. They are compared by their address.
+type labels struct {
+	set    attribute.Set
+	option metric.MeasurementOption
+}
+
 // series remembers the label sets of a metric by a key, because to make one costs more than to count. It has a bound:
 // what comes after mostLabels of them shares one. It is safe for concurrent use.
 type series[K comparable] struct {
-	labels func(k K) []attribute.KeyValue
-	rest   K // what the key of the rest is
-	mu     sync.RWMutex
-	known  map[K]metric.MeasurementOption
+	list  func(k K) []attribute.KeyValue
+	rest  K // what the key of the rest is
+	mu    sync.RWMutex
+	known map[K]*labels
 }
 
-func newSeries[K comparable](rest K, labels func(k K) []attribute.KeyValue) *series[K] {
-	return &series[K]{labels: labels, rest: rest, known: map[K]metric.MeasurementOption{}}
+func newSeries[K comparable](rest K, list func(k K) []attribute.KeyValue) *series[K] {
+	return &series[K]{list: list, rest: rest, known: map[K]*labels{}}
 }
 
-func (s *series[K]) of(k K) metric.MeasurementOption {
+func (s *series[K]) of(k K) *labels {
 	s.mu.RLock()
-	o := s.known[k]
+	l := s.known[k]
 	s.mu.RUnlock()
-	if o != nil {
-		return o
+	if l != nil {
+		return l
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if o := s.known[k]; o != nil {
-		return o
-	}
-	if len(s.known) >= mostLabels {
+	if s.known[k] == nil && len(s.known) >= mostLabels {
 		k = s.rest
 	}
-	o = metric.WithAttributeSet(attribute.NewSet(s.labels(k)...))
-	s.known[k] = o
-	return o
+	if l := s.known[k]; l != nil {
+		return l
+	}
+	set := attribute.NewSet(s.list(k)...)
+	l = &labels{set, metric.WithAttributeSet(set)}
+	s.known[k] = l
+	return l
 }
 
 // names are values that callers and providers choose and that may be labels all the same: those that a provider has

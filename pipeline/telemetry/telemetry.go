@@ -22,6 +22,7 @@ import (
 	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	otelprom "go.opentelemetry.io/otel/exporters/prometheus"
+	"go.opentelemetry.io/otel/sdk/instrumentation"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -94,10 +95,18 @@ func (t *Telemetry) startMetrics(ctx context.Context, res *resource.Resource, to
 		return nil
 	}
 	set := []sdkmetric.Option{sdkmetric.WithResource(res), sdkmetric.WithCardinalityLimit(mostSeries)}
+	var own *tables
+	if !to.metrics {
+		own = &tables{scope: instrumentation.Scope{Name: scope, Version: t.opts.Version}}
+	}
 	if t.opts.Metrics {
 		registry := prometheus.NewRegistry()
 		registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-		reader, err := otelprom.New(otelprom.WithRegisterer(registry), otelprom.WithoutScopeInfo())
+		how := []otelprom.Option{otelprom.WithRegisterer(registry), otelprom.WithoutScopeInfo()}
+		if own != nil {
+			how = append(how, otelprom.WithProducer(own))
+		}
+		reader, err := otelprom.New(how...)
 		if err != nil {
 			return fmt.Errorf("telemetry: /metrics: %w", err)
 		}
@@ -113,7 +122,7 @@ func (t *Telemetry) startMetrics(ctx context.Context, res *resource.Resource, to
 	}
 	t.metrics = sdkmetric.NewMeterProvider(set...)
 	var err error
-	t.meters, err = newInstruments(t.metrics.Meter(scope, meterVersion(t.opts.Version)), t.opts)
+	t.meters, err = newInstruments(t.metrics.Meter(scope, meterVersion(t.opts.Version)), own, t.opts)
 	return err
 }
 

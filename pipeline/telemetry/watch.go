@@ -40,12 +40,12 @@ func (o observer) Owns(c *messages.Call, how pipeline.Ownership) pipeline.Watch 
 	}
 	if m := o.meters; m != nil {
 		kind := m.kinds.of(string(c.Kind))
-		m.running.Add(background, 1, kind)
+		m.running.add(1, kind)
 		if c.Stream {
-			m.streams.Add(background, 1, kind)
+			m.streams.add(1, kind)
 		}
 		if how.Again {
-			m.redeliveries.Add(background, 1, kind)
+			m.redeliveries.add(1, kind)
 		}
 	}
 	return w
@@ -104,20 +104,20 @@ func (w *watch) Ran(c *messages.Call, p pipeline.PhaseRun) {
 		return
 	}
 	kind := string(c.Kind)
-	m.stageTime.Record(background, p.Took.Seconds(), m.stages.of(stageRun{kind, p.Stage, string(p.Phase), verdict}))
+	m.stageTime.record(p.Took.Seconds(), m.stages.of(stageRun{kind, p.Stage, string(p.Phase), verdict}))
 	if p.Member != "" && !p.Skipped {
 		hop := stageHop{c.Kind, p.Phase, p.Stage}
-		m.askedTime.Record(background, p.Elapsed.Seconds(), m.hops.of(hop))
-		m.processTime.Record(background, p.Took.Seconds(), m.processes.of(hop))
+		m.askedTime.record(p.Elapsed.Seconds(), m.hops.of(hop))
+		m.processTime.record(p.Took.Seconds(), m.processes.of(hop))
 	}
 	switch verdict {
 	case "Again":
-		m.retries.Add(background, 1, m.inStage.of(stageCode{kind: kind, stage: p.Stage}))
+		m.retries.add(1, m.inStage.of(stageCode{kind: kind, stage: p.Stage}))
 	case "Hold":
-		m.holds.Add(background, 1, m.inStage.of(stageCode{kind: kind, stage: p.Stage}))
+		m.holds.add(1, m.inStage.of(stageCode{kind: kind, stage: p.Stage}))
 	case "Answer", "Stop", "error":
 		if code := codeOf(c.Fault); p.Phase == messages.Before && code != "" {
-			m.refusals.Add(background, 1, m.inStage.of(stageCode{kind, p.Stage, code}))
+			m.refusals.add(1, m.inStage.of(stageCode{kind, p.Stage, code}))
 		}
 	}
 }
@@ -156,16 +156,16 @@ func (w *watch) Target(c *messages.Call, t pipeline.TargetRun) {
 	}
 	took := time.Duration(t.Facts.Micros) * time.Microsecond
 	at := m.targets.of(targetOutcome{string(c.Kind), t.Class, outcome})
-	m.targetTime.Record(background, took.Seconds(), at)
-	m.targetWait.Record(background, max(0, t.Elapsed-took).Seconds(), at)
+	m.targetTime.record(took.Seconds(), at)
+	m.targetWait.record(max(0, t.Elapsed-took).Seconds(), at)
 	if t.First > 0 {
-		m.firstShown.Record(background, t.First.Seconds(), m.kinds.of(string(c.Kind)))
+		m.firstShown.record(t.First.Seconds(), m.kinds.of(string(c.Kind)))
 	}
 	switch {
 	case c.Kind == messages.Model && t.Facts.Provider != "":
 		m.model(t, fault, took)
 	case c.Kind == messages.Tool && mcpClass(t.Class):
-		m.mcpTime.Record(background, took.Seconds(), m.tools.of(toolRun{"tools/call", c.Tool, fault}))
+		m.mcpTime.record(took.Seconds(), m.tools.of(toolRun{"tools/call", c.Tool, fault}))
 	}
 }
 
@@ -177,11 +177,11 @@ func (m *instruments) model(t pipeline.TargetRun, fault string, took time.Durati
 		run.response = m.modelNames.label(t.Model, true)
 	}
 	at := m.models.of(run)
-	m.genAITime.Record(background, took.Seconds(), at)
+	m.genAITime.record(took.Seconds(), at)
 	if first := time.Duration(f.FirstMicros) * time.Microsecond; first > 0 {
-		m.genAIFirst.Record(background, first.Seconds(), at)
+		m.genAIFirst.record(first.Seconds(), at)
 		if t.Usage.Output > 1 {
-			m.genAIPer.Record(background, (took-first).Seconds()/float64(t.Usage.Output-1), at)
+			m.genAIPer.record((took-first).Seconds()/float64(t.Usage.Output-1), at)
 		}
 	}
 	m.used(run, "input", t.Usage.Input)
@@ -190,8 +190,8 @@ func (m *instruments) model(t pipeline.TargetRun, fault string, took time.Durati
 
 func (m *instruments) used(run modelRun, direction string, n int64) {
 	if n > 0 {
-		m.genAIUsage.Record(background, float64(n), m.usages.of(modelTokens{run, direction}))
-		m.tokens.Add(background, n, m.counted.of(modelTokens{modelRun{provider: run.provider}, direction}))
+		m.genAIUsage.record(float64(n), m.usages.of(modelTokens{run, direction}))
+		m.tokens.add(n, m.counted.of(modelTokens{modelRun{provider: run.provider}, direction}))
 	}
 }
 
@@ -226,9 +226,9 @@ func (w *watch) Left(c *messages.Call, how pipeline.Departure) {
 
 func (m *instruments) left(c *messages.Call, how pipeline.Departure, fault string) {
 	kind := m.kinds.of(string(c.Kind))
-	m.running.Add(background, -1, kind)
+	m.running.add(-1, kind)
 	if c.Stream {
-		m.streams.Add(background, -1, kind)
+		m.streams.add(-1, kind)
 	}
 	if how != pipeline.Ended {
 		return
@@ -238,13 +238,13 @@ func (m *instruments) left(c *messages.Call, how pipeline.Departure, fault strin
 		outcome = fault
 	}
 	at := m.outcomes.of(kindOutcome{string(c.Kind), outcome})
-	m.calls.Add(background, 1, at)
-	m.callTime.Record(background, time.Since(c.Accepted).Seconds(), at)
+	m.calls.add(1, at)
+	m.callTime.record(time.Since(c.Accepted).Seconds(), at)
 	var cached string
 	if c.Noted(messages.NoteModelCache, &cached); c.Flag(messages.NoteCacheHit) {
 		cached = "hit"
 	}
 	if cached == "hit" || cached == "miss" {
-		m.caches.Add(background, 1, m.results.of(kindOutcome{string(c.Kind), cached}))
+		m.caches.add(1, m.results.of(kindOutcome{string(c.Kind), cached}))
 	}
 }

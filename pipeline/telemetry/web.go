@@ -44,7 +44,7 @@ func (t *Telemetry) Request(r *http.Request) (ctx context.Context, done func(rou
 	return ctx, func(route string, status int) {
 		method := methodOf(r)
 		if t.meters != nil {
-			t.meters.httpTime.Record(background, time.Since(begin).Seconds(),
+			t.meters.httpTime.record(time.Since(begin).Seconds(),
 				t.meters.https.of(httpRun{method, route, schemeOf(r), status}))
 		}
 		if span == nil {
