@@ -16,6 +16,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
+	"github.com/shallot-nats/shallot/pipeline/protocol"
 )
 
 // decideCall gives a parked call its answer: it goes on with the phase that held it, which finds the answer in the note
@@ -170,18 +171,15 @@ func (h *holds) heldCall(ctx context.Context, tenant, id string) (Parked, error)
 	none := messages.NewFault(messages.NotFound, "no held call %s", id).From("entry")
 	key := messages.Key(tenant, id)
 	if tenant == "" {
-		keys, err := h.store.Keys(ctx, "")
+		of, err := h.tenantOf(ctx, id)
 		if err != nil {
-			return Parked{}, messages.NewFault(messages.StoreUnavailable, "the held calls cannot be listed: %v",
+			return Parked{}, messages.NewFault(messages.StoreUnavailable, "the held call cannot be read: %v",
 				err).From("entry")
 		}
-		i := slices.IndexFunc(keys, func(k string) bool {
-			return strings.HasSuffix(k, "."+messages.Token(id)) && strings.Count(k, ".") == 1
-		})
-		if i < 0 {
+		if of == "" {
 			return Parked{}, none
 		}
-		key = keys[i]
+		key = messages.Key(of, id)
 	}
 	p, _, _, err := h.read(ctx, key)
 	switch {
@@ -191,6 +189,28 @@ func (h *holds) heldCall(ctx context.Context, tenant, id string) (Parked, error)
 		return p, messages.NewFault(messages.StoreUnavailable, "the held call cannot be read: %v", err).From("entry")
 	}
 	return p, nil
+}
+
+// tenantOf says whose a call is that has a record; empty if there is none. A list of the keys would not do: it may lack
+// one that is written meanwhile.
+func (h *holds) tenantOf(ctx context.Context, id string) (string, error) {
+	heard := make(chan found, 1)
+	subject := kvSubject(jet.ApprovalsBucket, "*."+messages.Token(id))
+	h.records.last("KV_"+jet.ApprovalsBucket, subject, func(f found) { heard <- f })
+	select {
+	case f := <-heard:
+		switch f.result {
+		case protocol.OK:
+			p, _, err := readParked(f.data)
+			return p.Tenant, err
+		case protocol.Missing:
+			return "", nil
+		default:
+			return "", errors.New(f.why)
+		}
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
 }
 
 // second answers for a call that is decided and has not ended. If it was not resumed, that is done.

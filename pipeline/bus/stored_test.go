@@ -3,6 +3,7 @@ package bus_test
 import (
 	"context"
 	"encoding/json"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
 )
 
@@ -221,6 +223,40 @@ func TestADecidedCallGoesOnAtOnce(t *testing.T) {
 	}
 	require.Less(t, fastest, 800*time.Millisecond)
 	t.Log(fastest)
+}
+
+// A held call is found by its id alone also while its record and others are written.
+func TestAHeldCallIsFoundWhileRecordsAreWritten(t *testing.T) {
+	t.Parallel()
+	n := newWorld(t, bus.Config{}).node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)),
+		Manager: manager(t, gate())})
+	p := accept(t, n, pipeline.Request{Kind: messages.Tool, Tool: "x", Body: []byte(`{}`)})
+	_, err := p.Wait(t.Context(), nil)
+	require.ErrorIs(t, err, pipeline.ErrHeld)
+	records, err := jet.OpenBucket(t.Context(), n.JetStream(), jet.ApprovalsBucket)
+	require.NoError(t, err)
+	key := messages.Key("default", p.ID())
+	record, err := records.Get(t.Context(), key)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	var writers sync.WaitGroup
+	for _, one := range []string{key, messages.Key("default", "other")} {
+		writers.Go(func() {
+			for ctx.Err() == nil {
+				rev, _ := records.Put(ctx, one, record.Value, 0, pipeline.Always())
+				if one != key {
+					_ = records.Clear(ctx, one, rev)
+				}
+			}
+		})
+	}
+	defer writers.Wait()
+	defer cancel()
+	for range 1000 {
+		found, err := n.HeldCall(t.Context(), "", p.ID())
+		require.NoError(t, err)
+		require.Equal(t, p.ID(), found.Call)
+	}
 }
 
 // Whoever waits in a process that stops hears of a bound call how it ended, and of a stored one that it goes on. Work

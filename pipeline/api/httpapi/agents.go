@@ -14,9 +14,15 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// addAgents mounts the agents and their runs.
-func (s *Server) addAgents(t *router) {
-	if s.Agents == nil {
+// agentFace serves agents and their runs.
+type agentFace struct {
+	*callRunner
+	agents api.AgentService // nil: there are none
+}
+
+// add mounts the agents and their runs.
+func (s *agentFace) add(t *router) {
+	if s.agents == nil {
 		return
 	}
 	const runs = "/v1/agents/{agent}/runs"
@@ -29,9 +35,9 @@ func (s *Server) addAgents(t *router) {
 }
 
 // listAgents is GET /v1/agents: those that the key may use.
-func (s *Server) listAgents(w http.ResponseWriter, _ *http.Request, id api.Identity) {
+func (s *agentFace) listAgents(w http.ResponseWriter, _ *http.Request, id api.Identity) {
 	rows := []api.Agent{}
-	for _, a := range s.Agents.Agents() {
+	for _, a := range s.agents.Agents() {
 		if id.MayAgent(a.Name) {
 			rows = append(rows, a)
 		}
@@ -51,7 +57,7 @@ type runRow struct {
 
 func runPath(agent, run string) string { return "/v1/agents/" + agent + "/runs/" + run }
 
-func (s *Server) writeRun(w http.ResponseWriter, status int, r api.Run) {
+func (s *agentFace) writeRun(w http.ResponseWriter, status int, r api.Run) {
 	path := runPath(r.Agent, r.ID)
 	if status == http.StatusAccepted {
 		w.Header().Set("Location", path)
@@ -64,9 +70,9 @@ func (s *Server) writeRun(w http.ResponseWriter, status int, r api.Run) {
 // startRun is POST /v1/agents/{agent}/runs. It answers with the run when it has ended or waits for a person, at once
 // with "background": true, and with its events with "stream": true. A run goes on without the connection, but one that
 // is waited for ends when its caller leaves.
-func (s *Server) startRun(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *agentFace) startRun(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	agent := r.PathValue("agent")
-	body, fault := s.bodies().Read(w, r)
+	body, fault := s.bodies.Read(w, r)
 	var run api.RunRequest
 	if fault == nil {
 		run, fault = api.ParseRun(agent, body)
@@ -89,7 +95,7 @@ func (s *Server) startRun(w http.ResponseWriter, r *http.Request, id api.Identit
 	}
 	req.Kind, req.Agent, req.Body, req.Keep = messages.Agent, agent, run.Body, true
 	req.Submit = run.Background || run.Chat.Stream // whoever follows it reads its records
-	pending, err := s.Entry.Accept(r.Context(), req)
+	pending, err := s.entry.Accept(r.Context(), req)
 	if err != nil {
 		s.failed(w, r, err)
 		return
@@ -107,8 +113,8 @@ func (s *Server) startRun(w http.ResponseWriter, r *http.Request, id api.Identit
 	}
 }
 
-func (s *Server) knowsAgent(name string) bool {
-	for _, a := range s.Agents.Agents() {
+func (s *agentFace) knowsAgent(name string) bool {
+	for _, a := range s.agents.Agents() {
 		if a.Name == name {
 			return true
 		}
@@ -117,7 +123,7 @@ func (s *Server) knowsAgent(name string) bool {
 }
 
 // awaitRun answers with the run when it has ended or waits for a person.
-func (s *Server) awaitRun(w http.ResponseWriter, r *http.Request, tenant, agent string, pending pipeline.Pending) {
+func (s *agentFace) awaitRun(w http.ResponseWriter, r *http.Request, tenant, agent string, pending pipeline.Pending) {
 	defer context.AfterFunc(r.Context(), pending.Leave)()
 	ctx, cancel := s.untilHalt(r.Context())
 	defer cancel()
@@ -133,8 +139,8 @@ func (s *Server) awaitRun(w http.ResponseWriter, r *http.Request, tenant, agent 
 }
 
 // showRun answers with a run as its records tell it, ended by the call c if that is not nil.
-func (s *Server) showRun(w http.ResponseWriter, r *http.Request, tenant, agent, run string, c *messages.Call) {
-	got, err := s.Agents.Run(r.Context(), tenant, run)
+func (s *agentFace) showRun(w http.ResponseWriter, r *http.Request, tenant, agent, run string, c *messages.Call) {
+	got, err := s.agents.Run(r.Context(), tenant, run)
 	if err != nil {
 		s.failed(w, r, err)
 		return
@@ -161,7 +167,7 @@ func (s *Server) showRun(w http.ResponseWriter, r *http.Request, tenant, agent, 
 }
 
 // findRun finds the run that a path names, if it is one of the agent and the key may use that.
-func (s *Server) findRun(w http.ResponseWriter, r *http.Request, id api.Identity) (
+func (s *agentFace) findRun(w http.ResponseWriter, r *http.Request, id api.Identity) (
 	got api.Run, tenant string, ok bool) {
 	agent, run := r.PathValue("agent"), r.PathValue("run")
 	none := messages.NewFault(messages.NotFound, "no run %s of agent %s", run, agent).From("entry")
@@ -178,7 +184,7 @@ func (s *Server) findRun(w http.ResponseWriter, r *http.Request, id api.Identity
 		writeFault(w, fault)
 		return got, "", false
 	}
-	got, err := s.Agents.Run(r.Context(), tenant, run)
+	got, err := s.agents.Run(r.Context(), tenant, run)
 	switch {
 	case err != nil:
 	case got.Agent == "":
@@ -194,14 +200,14 @@ func (s *Server) findRun(w http.ResponseWriter, r *http.Request, id api.Identity
 }
 
 // getRun is GET /v1/agents/{agent}/runs/{run}: the run as it is now.
-func (s *Server) getRun(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *agentFace) getRun(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	if got, _, ok := s.findRun(w, r, id); ok {
 		s.writeRun(w, http.StatusOK, got)
 	}
 }
 
 // runMessages is GET /v1/agents/{agent}/runs/{run}/messages: what was said in the run so far.
-func (s *Server) runMessages(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *agentFace) runMessages(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	if got, _, ok := s.findRun(w, r, id); ok {
 		writeValue(w, http.StatusOK, struct {
 			Object string `json:"object"`
@@ -211,13 +217,13 @@ func (s *Server) runMessages(w http.ResponseWriter, r *http.Request, id api.Iden
 }
 
 // cancelRun is POST /v1/agents/{agent}/runs/{run}/cancel.
-func (s *Server) cancelRun(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *agentFace) cancelRun(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	got, tenant, ok := s.findRun(w, r, id)
 	if !ok {
 		return
 	}
 	if got.Status == api.RunRunning || got.Status == api.RunWaiting {
-		if err := s.Agents.Cancel(r.Context(), tenant, got.ID); err != nil {
+		if err := s.agents.Cancel(r.Context(), tenant, got.ID); err != nil {
 			s.failed(w, r, err)
 			return
 		}

@@ -6,9 +6,9 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// addAgentAdmin mounts single agents. Putting and removing them is a control surface, as it is for tools.
-func (s *Server) addAgentAdmin(t *router, addr string, main bool) {
-	if s.Agents == nil {
+// addAdmin mounts single agents. Putting and removing them is a control surface, as it is for tools.
+func (s *agentFace) addAdmin(t *router, addr string, main bool) {
+	if s.agents == nil {
 		return
 	}
 	one := methods{http.MethodPut: s.registers("agents", addr, main, s.putAgent),
@@ -22,13 +22,13 @@ func (s *Server) addAgentAdmin(t *router, addr string, main bool) {
 }
 
 // getAgent is GET /v1/agents/{agent}. Operators see its definition, if it was put over the API.
-func (s *Server) getAgent(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *agentFace) getAgent(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	name := r.PathValue("agent")
 	if !id.MayAgent(name) {
 		writeFault(w, api.Forbidden("the key may not use agent %q", name).At("agent"))
 		return
 	}
-	info, err := s.Agents.AgentInfo(r.Context(), name)
+	info, err := s.agents.AgentInfo(r.Context(), name)
 	if err != nil {
 		s.failed(w, r, err)
 		return
@@ -40,13 +40,13 @@ func (s *Server) getAgent(w http.ResponseWriter, r *http.Request, id api.Identit
 }
 
 // putAgent is PUT /v1/agents/{agent}. The body is an agent as agent.agents of the configuration has it.
-func (s *Server) putAgent(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *agentFace) putAgent(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	body, fault := s.controlBody(w, r)
 	if fault != nil {
 		writeFault(w, fault)
 		return
 	}
-	info, created, err := s.Agents.PutAgent(r.Context(), r.PathValue("agent"), body, id.Who())
+	info, created, err := s.agents.PutAgent(r.Context(), r.PathValue("agent"), body, id.Who())
 	switch {
 	case err != nil:
 		s.failed(w, r, err)
@@ -58,8 +58,8 @@ func (s *Server) putAgent(w http.ResponseWriter, r *http.Request, id api.Identit
 }
 
 // deleteAgent is DELETE /v1/agents/{agent}.
-func (s *Server) deleteAgent(w http.ResponseWriter, r *http.Request, id api.Identity) {
-	if err := s.Agents.DeleteAgent(r.Context(), r.PathValue("agent"), id.Who()); err != nil {
+func (s *agentFace) deleteAgent(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	if err := s.agents.DeleteAgent(r.Context(), r.PathValue("agent"), id.Who()); err != nil {
 		s.failed(w, r, err)
 		return
 	}

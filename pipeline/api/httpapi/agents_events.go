@@ -15,7 +15,7 @@ import (
 
 // runEvents is GET /v1/agents/{agent}/runs/{run}/events: the run's events after the one that Last-Event-ID or ?after=
 // names, those that have happened and those to come. A browser's EventSource sends the header by itself.
-func (s *Server) runEvents(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *agentFace) runEvents(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	got, tenant, ok := s.findRun(w, r, id)
 	if !ok {
 		return
@@ -24,7 +24,7 @@ func (s *Server) runEvents(w http.ResponseWriter, r *http.Request, id api.Identi
 	if after == "" {
 		after = r.URL.Query().Get("after")
 	}
-	if err := s.Agents.CheckEvent(after); err != nil {
+	if err := s.agents.CheckEvent(after); err != nil {
 		writeFault(w, api.Invalid("after", "%v", err))
 		return
 	}
@@ -36,10 +36,10 @@ func (s *Server) runEvents(w http.ResponseWriter, r *http.Request, id api.Identi
 const endGrace = time.Second
 
 // follow writes the events of a run until it has ended or the caller leaves. The run goes on without them.
-func (s *Server) follow(w http.ResponseWriter, r *http.Request, tenant, agent, run, after string) {
+func (s *agentFace) follow(w http.ResponseWriter, r *http.Request, tenant, agent, run, after string) {
 	ctx, cancel := s.untilHalt(r.Context())
 	defer cancel()
-	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.WriteTimeout}
+	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.writeTimeout}
 	w.Header().Set("Location", runPath(agent, run))
 	e.raw([]byte(": run " + run + "\n\n"))
 	news := make(chan api.RunEvent)
@@ -48,7 +48,7 @@ func (s *Server) follow(w http.ResponseWriter, r *http.Request, tenant, agent, r
 	defer work.Wait()
 	defer cancel()
 	work.Go(func() {
-		followed <- s.Agents.Follow(ctx, tenant, run, after, func(ev api.RunEvent) error {
+		followed <- s.agents.Follow(ctx, tenant, run, after, func(ev api.RunEvent) error {
 			select {
 			case news <- ev:
 				return nil
@@ -60,7 +60,7 @@ func (s *Server) follow(w http.ResponseWriter, r *http.Request, tenant, agent, r
 	work.Go(func() { ends <- s.endOf(ctx, tenant, run) })
 	var last *messages.Call
 	var grace <-chan time.Time
-	beat := time.NewTicker(s.Heartbeat)
+	beat := time.NewTicker(s.heartbeat)
 	defer beat.Stop()
 	for e.err == nil {
 		select {
@@ -78,7 +78,7 @@ func (s *Server) follow(w http.ResponseWriter, r *http.Request, tenant, agent, r
 			return
 		case err := <-followed:
 			if err != nil && ctx.Err() == nil {
-				s.Log.Warn("the events of a run were lost", "run", run, "err", err)
+				s.log.Warn("the events of a run were lost", "run", run, "err", err)
 			}
 			return
 		}
@@ -86,9 +86,9 @@ func (s *Server) follow(w http.ResponseWriter, r *http.Request, tenant, agent, r
 }
 
 // endOf waits for the end of a run's call; nil if ctx is over before.
-func (s *Server) endOf(ctx context.Context, tenant, run string) *messages.Call {
+func (s *agentFace) endOf(ctx context.Context, tenant, run string) *messages.Call {
 	for ctx.Err() == nil {
-		c, err := s.Entry.Result(ctx, tenant, run)
+		c, err := s.entry.Result(ctx, tenant, run)
 		switch {
 		case err == nil && c != nil:
 			return c

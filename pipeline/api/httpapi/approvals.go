@@ -12,12 +12,18 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// addApprovals mounts the approvals. They are a control surface: the main port has them only while it is loopback.
-func (s *Server) addApprovals(t *router, addr string, main bool) {
-	if s.Approvals == nil {
+// approvalSurface serves the calls that wait for a person.
+type approvalSurface struct {
+	*common
+	approvals api.ApprovalService // nil: nobody decides
+}
+
+// add mounts the approvals. They are a control surface: the main port has them only while it is loopback.
+func (s *approvalSurface) add(t *router, addr string, main bool) {
+	if s.approvals == nil {
 		return
 	}
-	guard := func(next endpoint) http.HandlerFunc {
+	guarded := func(next endpoint) http.HandlerFunc {
 		if main && !IsLoopback(addr) {
 			return s.caller(func(w http.ResponseWriter, r *http.Request, _ api.Identity) {
 				writeFault(w, api.Forbidden("approvals are on the admin listener (http.admin) only, "+
@@ -26,8 +32,8 @@ func (s *Server) addApprovals(t *router, addr string, main bool) {
 		}
 		return s.operator(addr, next)
 	}
-	t.add("/v1/approvals", methods{http.MethodGet: guard(s.listApprovals)})
-	t.add("/v1/approvals/{call}", methods{http.MethodGet: guard(s.getApproval), http.MethodPost: guard(s.decide)})
+	t.add("/v1/approvals", methods{http.MethodGet: guarded(s.listApprovals)})
+	t.add("/v1/approvals/{call}", methods{http.MethodGet: guarded(s.getApproval), http.MethodPost: guarded(s.decide)})
 }
 
 // waitingRow is a call that waits for an answer, as the API shows it.
@@ -58,8 +64,8 @@ func mayDecide(id api.Identity, a api.Approval) bool {
 }
 
 // approval is a waiting call that the operator may decide about; any other is not found.
-func (s *Server) approval(ctx context.Context, tenant, call string, id api.Identity) (api.Approval, error) {
-	a, err := s.Approvals.Approval(ctx, tenant, call)
+func (s *approvalSurface) approval(ctx context.Context, tenant, call string, id api.Identity) (api.Approval, error) {
+	a, err := s.approvals.Approval(ctx, tenant, call)
 	if err == nil && !mayDecide(id, a) {
 		return a, api.Refused(messages.NotFound, "no held call %s", call)
 	}
@@ -67,13 +73,13 @@ func (s *Server) approval(ctx context.Context, tenant, call string, id api.Ident
 }
 
 // listApprovals is GET /v1/approvals: the calls that wait, the oldest first.
-func (s *Server) listApprovals(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *approvalSurface) listApprovals(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	tenant, fault := asOperator(r)
 	if fault != nil {
 		writeFault(w, fault)
 		return
 	}
-	list, err := s.Approvals.Approvals(r.Context(), tenant)
+	list, err := s.approvals.Approvals(r.Context(), tenant)
 	if err != nil {
 		s.failed(w, r, err)
 		return
@@ -92,7 +98,7 @@ func (s *Server) listApprovals(w http.ResponseWriter, r *http.Request, id api.Id
 }
 
 // getApproval is GET /v1/approvals/{call}.
-func (s *Server) getApproval(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *approvalSurface) getApproval(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	tenant, fault := asOperator(r)
 	if fault != nil {
 		writeFault(w, fault)
@@ -108,7 +114,7 @@ func (s *Server) getApproval(w http.ResponseWriter, r *http.Request, id api.Iden
 
 // decide is POST /v1/approvals/{call} with {"decision": "approve|edit|reject|respond", "arguments", "content",
 // "reason"}: 200 once it is decided, 202 if the decision is null. After a refused decision the call keeps waiting.
-func (s *Server) decide(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *approvalSurface) decide(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	tenant, fault := asOperator(r)
 	var body []byte
 	if fault == nil {
@@ -128,7 +134,7 @@ func (s *Server) decide(w http.ResponseWriter, r *http.Request, id api.Identity)
 		_, err = s.approval(r.Context(), tenant, call, id)
 	}
 	if err == nil {
-		err = s.Approvals.Decide(r.Context(), tenant, call, body, by)
+		err = s.approvals.Decide(r.Context(), tenant, call, body, by)
 	}
 	switch {
 	case errors.Is(err, pipeline.ErrHeld):
@@ -137,7 +143,7 @@ func (s *Server) decide(w http.ResponseWriter, r *http.Request, id api.Identity)
 		s.failed(w, r, err)
 	default:
 		word, _ := rawjson.FieldString(body, "decision")
-		s.Log.Info("call decided", "call", call, "tenant", tenant, "decision", word, "by", by)
+		s.log.Info("call decided", "call", call, "tenant", tenant, "decision", word, "by", by)
 		w.Header().Set("Location", api.ResultPath(call))
 		writeValue(w, http.StatusOK, struct {
 			Call     string `json:"call"`

@@ -13,13 +13,24 @@ import (
 // endpoint is a handler that is told who makes the request.
 type endpoint func(w http.ResponseWriter, r *http.Request, id api.Identity)
 
+// guard decides who may ask, and from where.
+type guard struct {
+	addr         string    // Config.Addr
+	origins      []string  // Config.AllowedOrigins
+	insecureOpen bool      // Config.InsecureOpen
+	embedded     bool      // Config.Embedded
+	keys         *KeyStore // nil: no keys
+	cross        *http.CrossOriginProtection
+	hosts        []string // Host names of allowed origins
+}
+
 // caller guards the endpoints of callers. It runs inside the matched handler, so that the check and the route read the
 // same path.
-func (s *Server) caller(next endpoint) http.HandlerFunc {
-	open := IsLoopback(s.Addr)
+func (s *guard) caller(next endpoint) http.HandlerFunc {
+	open := IsLoopback(s.addr)
 	return func(w http.ResponseWriter, r *http.Request) {
-		id, fault := s.identify(r, open && s.Embedded)
-		if fault == nil && s.Keys == nil && open {
+		id, fault := s.identify(r, open && s.embedded)
+		if fault == nil && s.keys == nil && open {
 			fault = s.localCaller(r)
 		}
 		s.admit(w, r, id, fault, next)
@@ -29,10 +40,10 @@ func (s *Server) caller(next endpoint) http.HandlerFunc {
 // operator guards the control surfaces of the listener at addr. They are for operators only. On loopback the Host must
 // be loopback too, and a page of another site must not post. Without keys, every client that reaches loopback is an
 // operator.
-func (s *Server) operator(addr string, next endpoint) http.HandlerFunc {
+func (s *guard) operator(addr string, next endpoint) http.HandlerFunc {
 	loopback := IsLoopback(addr)
 	return func(w http.ResponseWriter, r *http.Request) {
-		id, fault := s.identify(r, loopback || s.InsecureOpen)
+		id, fault := s.identify(r, loopback || s.insecureOpen)
 		if fault == nil && loopback {
 			fault = localHost(r, nil)
 		}
@@ -46,7 +57,7 @@ func (s *Server) operator(addr string, next endpoint) http.HandlerFunc {
 	}
 }
 
-func (s *Server) admit(w http.ResponseWriter, r *http.Request, id api.Identity, fault *messages.Fault, next endpoint) {
+func (s *guard) admit(w http.ResponseWriter, r *http.Request, id api.Identity, fault *messages.Fault, next endpoint) {
 	if fault == nil {
 		fault = api.KnownHeaders(slices.Collect(maps.Keys(r.Header)))
 	}
@@ -63,8 +74,8 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, id api.Identity, 
 }
 
 // identify finds the key's record. The answer does not say what is wrong with a key.
-func (s *Server) identify(r *http.Request, openOperator bool) (api.Identity, *messages.Fault) {
-	if s.Keys == nil {
+func (s *guard) identify(r *http.Request, openOperator bool) (api.Identity, *messages.Fault) {
+	if s.keys == nil {
 		id := api.Identity{Tenant: "default", Role: api.RoleCaller}
 		if openOperator {
 			id.Role = api.RoleOperator
@@ -73,13 +84,33 @@ func (s *Server) identify(r *http.Request, openOperator bool) (api.Identity, *me
 	}
 	for _, read := range []func(http.Header) (string, bool){bearer, apiKey} {
 		if key, ok := read(r.Header); ok {
-			if id, ok := s.Keys.Find(key); ok {
+			if id, ok := s.keys.Find(key); ok {
 				return id, nil
 			}
 		}
 	}
 	return api.Identity{}, messages.NewFault(messages.Unauthenticated,
 		"no valid API key; send one as Authorization: Bearer <key>").From("entry")
+}
+
+// registers is an endpoint that changes what there is in the installation; what names those things.
+func (s *guard) registers(what, addr string, main bool, next endpoint) http.HandlerFunc {
+	if main && !IsLoopback(addr) {
+		return s.caller(func(w http.ResponseWriter, r *http.Request, _ api.Identity) {
+			writeFault(w, api.Forbidden("%s are registered on the admin listener (http.admin) only, "+
+				"because this port is reachable from other machines", what))
+		})
+	}
+	return s.operator(addr, next)
+}
+
+// decides reports whether a caller may do what the control surfaces let operators do: with keys, operators; without
+// any, every client on loopback that is no page of another site.
+func (s *guard) decides(r *http.Request, id api.Identity) bool {
+	if s.keys != nil {
+		return id.Operator()
+	}
+	return IsLoopback(s.addr) && localHost(r, nil) == nil && crossSite(r, http.NewCrossOriginProtection()) == nil
 }
 
 // maxKey bounds what is hashed for a caller that is not known yet.
@@ -112,8 +143,8 @@ func apiKey(h http.Header) (key string, ok bool) {
 
 // localCaller refuses, on a loopback port without keys, requests that a browser can be tricked into: with a Host that
 // is not a name of this machine (DNS rebinding), and posts of other sites' pages.
-func (s *Server) localCaller(r *http.Request) *messages.Fault {
-	if f := localHost(r, s.hosts); f != nil || slices.Contains(s.AllowedOrigins, "*") {
+func (s *guard) localCaller(r *http.Request) *messages.Fault {
+	if f := localHost(r, s.hosts); f != nil || slices.Contains(s.origins, "*") {
 		return f
 	}
 	return crossSite(r, s.cross)

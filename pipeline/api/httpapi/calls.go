@@ -18,9 +18,16 @@ type CallLookup interface {
 	Follow(ctx context.Context, tenant string, tell func(n calls.News) error) error
 }
 
-// addCalls mounts the look-up of calls, which is a control surface: stories say why providers failed.
-func (s *Server) addCalls(t *router, addr string) {
-	if s.Calls == nil {
+// callSurface serves the look-up of calls.
+type callSurface struct {
+	*common
+	bounds
+	calls CallLookup // nil: calls cannot be looked up
+}
+
+// add mounts the look-up of calls, which is a control surface: stories say why providers failed.
+func (s *callSurface) add(t *router, addr string) {
+	if s.calls == nil {
 		return
 	}
 	t.add("/api/calls", methods{http.MethodGet: s.operator(addr, s.listCalls)})
@@ -29,7 +36,7 @@ func (s *Server) addCalls(t *router, addr string) {
 }
 
 // listCalls is GET /api/calls: a page of calls, the newest first, with the filters of calls.ParseQuery.
-func (s *Server) listCalls(w http.ResponseWriter, r *http.Request, _ api.Identity) {
+func (s *callSurface) listCalls(w http.ResponseWriter, r *http.Request, _ api.Identity) {
 	tenant, fault := asOperator(r)
 	if fault != nil {
 		writeFault(w, fault)
@@ -51,7 +58,7 @@ func (s *Server) listCalls(w http.ResponseWriter, r *http.Request, _ api.Identit
 	var page calls.Page
 	if err == nil {
 		q.Tenant = tenant
-		page, err = s.Calls.List(r.Context(), q)
+		page, err = s.calls.List(r.Context(), q)
 	}
 	if err != nil {
 		s.failed(w, r, err)
@@ -64,13 +71,13 @@ func (s *Server) listCalls(w http.ResponseWriter, r *http.Request, _ api.Identit
 }
 
 // getCall is GET /api/calls/{call}: a call as it stands, with its story.
-func (s *Server) getCall(w http.ResponseWriter, r *http.Request, _ api.Identity) {
+func (s *callSurface) getCall(w http.ResponseWriter, r *http.Request, _ api.Identity) {
 	tenant, fault := asOperator(r)
 	if fault != nil {
 		writeFault(w, fault)
 		return
 	}
-	parts, err := s.Calls.Get(r.Context(), tenant, r.PathValue("call"))
+	parts, err := s.calls.Get(r.Context(), tenant, r.PathValue("call"))
 	if err != nil {
 		s.failed(w, r, err)
 		return
@@ -80,7 +87,7 @@ func (s *Server) getCall(w http.ResponseWriter, r *http.Request, _ api.Identity)
 
 // followCalls is GET /api/events: what happens, as server-sent events by the kind of news. A reader that is too slow,
 // or has more news in a second than a person reads, hears how many it missed.
-func (s *Server) followCalls(w http.ResponseWriter, r *http.Request, _ api.Identity) {
+func (s *callSurface) followCalls(w http.ResponseWriter, r *http.Request, _ api.Identity) {
 	tenant, fault := asOperator(r)
 	if fault != nil {
 		writeFault(w, fault)
@@ -91,13 +98,13 @@ func (s *Server) followCalls(w http.ResponseWriter, r *http.Request, _ api.Ident
 	}
 	ctx, cancel := s.untilHalt(r.Context())
 	defer cancel()
-	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.WriteTimeout}
+	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.writeTimeout}
 	e.raw([]byte(": what happens, as it happens\n\n"))
 	if r.Method == http.MethodHead {
 		return
 	}
 	p := pace{most: newsPerSecond}
-	_ = s.Calls.Follow(ctx, tenant, func(n calls.News) error {
+	_ = s.calls.Follow(ctx, tenant, func(n calls.News) error {
 		for _, one := range p.pass(n, time.Now()) {
 			if one.What == "" {
 				e.ping()

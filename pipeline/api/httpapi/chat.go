@@ -19,12 +19,34 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api/responses"
 )
 
+// modelFace serves model calls in all wires but that of Responses, the lists of models, and the ends of calls.
+type modelFace struct {
+	*callRunner
+	models func(ctx context.Context) []ModelInfo
+	kept   *responses.Kept // nil: streams are not kept
+}
+
+// add mounts the face. Its chat endpoint serves agents too.
+func (s *modelFace) add(t *router) {
+	chat := methods{http.MethodPost: s.caller(s.chat)}
+	for _, prefix := range []string{"/v1", ""} {
+		t.add(prefix+"/chat/completions", chat)
+		t.add(prefix+"/models", methods{http.MethodGet: s.caller(s.listModels)})
+		t.add(prefix+"/models/{id...}", methods{http.MethodGet: s.caller(s.getModel)})
+	}
+	t.add("/v1/agents/{agent}/chat/completions", chat)
+	t.add("/v1/messages", methods{http.MethodPost: anthropic(s.caller(s.messages))})
+	t.add("/v1/messages/count_tokens", methods{http.MethodPost: anthropic(s.caller(s.countTokens))})
+	t.add("/v1/embeddings", methods{http.MethodPost: s.caller(s.embeddings)})
+	t.add("/v1/results/{call}", methods{http.MethodGet: s.caller(s.result)})
+}
+
 // agentPrefix in a model's name means an agent.
 const agentPrefix = "agent/"
 
 // chat is POST /v1/chat/completions, streaming and not. The body goes in as it came, and the reply goes out as it is.
-func (s *Server) chat(w http.ResponseWriter, r *http.Request, id api.Identity) {
-	body, fault := s.bodies().Read(w, r)
+func (s *modelFace) chat(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	body, fault := s.bodies.Read(w, r)
 	if fault != nil {
 		writeFault(w, fault)
 		return
@@ -38,8 +60,8 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request, id api.Identity) {
 }
 
 // runKept is run for a chat call: the stream of one that is stored is kept, so that it can be resumed.
-func (s *Server) runKept(w http.ResponseWriter, r *http.Request, id api.Identity, req pipeline.Request) {
-	if !req.Stream || req.IdempotencyKey == "" || s.Responses == nil || prefers(r.Header, "respond-async") {
+func (s *modelFace) runKept(w http.ResponseWriter, r *http.Request, id api.Identity, req pipeline.Request) {
+	if !req.Stream || req.IdempotencyKey == "" || s.kept == nil || prefers(r.Header, "respond-async") {
 		s.run(w, r, req)
 		return
 	}
@@ -48,18 +70,18 @@ func (s *Server) runKept(w http.ResponseWriter, r *http.Request, id api.Identity
 		s.failed(w, r, err)
 		return
 	}
-	kept := s.Responses.KeepChat(r.Context(), responses.Owner{Tenant: req.Tenant, Key: id.KeyID}, pending.ID(), req.Body)
+	kept := s.kept.KeepChat(r.Context(), responses.Owner{Tenant: req.Tenant, Key: id.KeyID}, pending.ID(), req.Body)
 	if kept == nil {
 		defer context.AfterFunc(r.Context(), pending.Leave)()
 		s.stream(w, r, pending, req)
 		return
 	}
 	// The call goes on if the caller leaves, and so does the log of its stream.
-	s.streamTo(w, r.WithContext(context.WithoutCancel(r.Context())), pending, req, s.NewFollower(req.Body), kept)
+	s.streamTo(w, r.WithContext(context.WithoutCancel(r.Context())), pending, req, s.newFollower(req.Body), kept)
 }
 
 // run makes a call of any kind and answers with its end.
-func (s *Server) run(w http.ResponseWriter, r *http.Request, req pipeline.Request) {
+func (s *callRunner) run(w http.ResponseWriter, r *http.Request, req pipeline.Request) {
 	async := prefers(r.Header, "respond-async")
 	if async {
 		req.Submit, req.Stream = true, false
@@ -129,25 +151,16 @@ func request(r *http.Request, id api.Identity, wire messages.Wire, body []byte) 
 	return req, nil
 }
 
-// untilHalt is a ctx that also ends when the grace of a stopping gateway is over.
-func (s *Server) untilHalt(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(s.Halted, func() { cancel(errStopping) })
-	return ctx, func() { stop(); cancel(nil) }
-}
-
-var errStopping = errors.New("the gateway is stopping")
-
 // notEnded answers about an accepted call for which this connection waits no more. If the gateway stops, a bound call
 // ends here, with an answer.
-func (s *Server) notEnded(w http.ResponseWriter, r *http.Request, pending pipeline.Pending, err error) {
+func (s *callRunner) notEnded(w http.ResponseWriter, r *http.Request, pending pipeline.Pending, err error) {
 	call := pending.ID()
 	switch {
 	case r.Context().Err() != nil: // the caller is gone, or has closed its sending side
 		writeFault(w, gone())
 	case errors.Is(err, pipeline.ErrHeld):
 		accepted(w, call, "approval_pending")
-	case s.Halted.Err() != nil:
+	case s.halted.Err() != nil:
 		if c := pending.Stop(); c != nil {
 			s.finish(w, r, c)
 			return
@@ -172,10 +185,10 @@ func accepted(w http.ResponseWriter, call, status string) {
 }
 
 // finish writes the end of a call: its fault, or its reply byte for byte.
-func (s *Server) finish(w http.ResponseWriter, r *http.Request, c *messages.Call) {
+func (s *callRunner) finish(w http.ResponseWriter, r *http.Request, c *messages.Call) {
 	ended(w, c)
 	facts(w.Header(), c, started(r))
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(4 * s.WriteTimeout))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(4 * s.writeTimeout))
 	switch text, isText := c.ReplyText(); {
 	case c.Fault != nil:
 		writeEnd(w, c)
@@ -224,7 +237,7 @@ const (
 )
 
 // result is GET /v1/results/{call}: the end of a call of the same tenant, or 202 while it runs.
-func (s *Server) result(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *modelFace) result(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	call := r.PathValue("call")
 	if uuid.Validate(call) != nil || len(call) != 36 {
 		writeFault(w, api.Refused(messages.NotFound, "no call %q", call))
@@ -250,7 +263,7 @@ func (s *Server) result(w http.ResponseWriter, r *http.Request, id api.Identity)
 	defer cancel()
 	ctx, stop := context.WithTimeout(ctx, wait)
 	defer stop()
-	c, err := s.Entry.Result(ctx, tenant, call)
+	c, err := s.entry.Result(ctx, tenant, call)
 	switch {
 	case errors.Is(err, pipeline.ErrHeld):
 		accepted(w, call, "approval_pending")
@@ -281,12 +294,12 @@ type modelRow struct {
 }
 
 // visibleModels are the models that the key may use, and the agents as agent/<name>.
-func (s *Server) visibleModels(ctx context.Context, id api.Identity) []modelRow {
+func (s *modelFace) visibleModels(ctx context.Context, id api.Identity) []modelRow {
 	rows := []modelRow{}
-	if s.Models == nil {
+	if s.models == nil {
 		return rows
 	}
-	for _, m := range s.Models(ctx) {
+	for _, m := range s.models(ctx) {
 		may := id.MayModel(m.ID)
 		if agent, ok := strings.CutPrefix(m.ID, agentPrefix); ok {
 			may = id.MayAgent(agent)
@@ -299,7 +312,7 @@ func (s *Server) visibleModels(ctx context.Context, id api.Identity) []modelRow 
 }
 
 // listModels is GET /v1/models, in the shape of the API that the caller speaks.
-func (s *Server) listModels(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *modelFace) listModels(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	if r.Header.Get(anthropicVersion) != "" {
 		s.listAnthropicModels(w, r, id)
 		return
@@ -311,7 +324,7 @@ func (s *Server) listModels(w http.ResponseWriter, r *http.Request, id api.Ident
 }
 
 // getModel is GET /v1/models/{id}. An id may contain slashes.
-func (s *Server) getModel(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *modelFace) getModel(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	name := r.PathValue("id")
 	rows := s.visibleModels(r.Context(), id)
 	i := slices.IndexFunc(rows, func(m modelRow) bool { return m.ID == name })

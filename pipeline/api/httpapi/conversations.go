@@ -8,8 +8,17 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api/responses"
 )
 
-// addConversations mounts conversations and their items.
-func (s *Server) addConversations(t *router) {
+// conversationFace serves the conversations of the Responses API.
+type conversationFace struct {
+	*common
+	kept *responses.Kept // nil: no Responses API
+}
+
+// add mounts conversations and their items.
+func (s *conversationFace) add(t *router) {
+	if s.kept == nil {
+		return
+	}
 	t.add("/v1/conversations", methods{http.MethodPost: s.caller(s.createConversation)})
 	t.add("/v1/conversations/{conversation}", methods{
 		http.MethodGet: s.caller(s.getConversation), http.MethodPost: s.caller(s.updateConversation),
@@ -20,18 +29,18 @@ func (s *Server) addConversations(t *router) {
 		http.MethodGet: s.caller(s.getItem), http.MethodDelete: s.caller(s.deleteItem)})
 }
 
-func (s *Server) createConversation(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *conversationFace) createConversation(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	s.ownedBody(w, r, id, func(o responses.Owner, body []byte) error {
-		c, err := s.Responses.CreateConversation(r.Context(), o, body)
+		c, err := s.kept.CreateConversation(r.Context(), o, body)
 		return writeObject(w, c, err)
 	})
 }
 
 // ownedBody is owned for requests with a body; none at all is an empty object.
-func (s *Server) ownedBody(w http.ResponseWriter, r *http.Request, id api.Identity,
+func (s *conversationFace) ownedBody(w http.ResponseWriter, r *http.Request, id api.Identity,
 	f func(o responses.Owner, body []byte) error) {
 	s.owned(w, r, id, func(o responses.Owner) error {
-		body, fault := s.bodies().Read(w, r)
+		body, fault := s.bodies.Read(w, r)
 		if fault != nil {
 			return fault
 		}
@@ -52,24 +61,24 @@ func writeObject(w http.ResponseWriter, c *responses.Conversation, err error) er
 	return err
 }
 
-func (s *Server) getConversation(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *conversationFace) getConversation(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	s.owned(w, r, id, func(o responses.Owner) error {
-		c, err := s.Responses.Conversation(r.Context(), o, r.PathValue("conversation"))
+		c, err := s.kept.Conversation(r.Context(), o, r.PathValue("conversation"))
 		return writeObject(w, c, err)
 	})
 }
 
-func (s *Server) updateConversation(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *conversationFace) updateConversation(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	s.ownedBody(w, r, id, func(o responses.Owner, body []byte) error {
-		c, err := s.Responses.UpdateConversation(r.Context(), o, r.PathValue("conversation"), body)
+		c, err := s.kept.UpdateConversation(r.Context(), o, r.PathValue("conversation"), body)
 		return writeObject(w, c, err)
 	})
 }
 
-func (s *Server) deleteConversation(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *conversationFace) deleteConversation(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	s.owned(w, r, id, func(o responses.Owner) error {
 		name := r.PathValue("conversation")
-		if err := s.Responses.DeleteConversation(r.Context(), o, name); err != nil {
+		if err := s.kept.DeleteConversation(r.Context(), o, name); err != nil {
 			return err
 		}
 		writeDeleted(w, name, "conversation.deleted")
@@ -77,9 +86,9 @@ func (s *Server) deleteConversation(w http.ResponseWriter, r *http.Request, id a
 	})
 }
 
-func (s *Server) listItems(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *conversationFace) listItems(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	s.owned(w, r, id, func(o responses.Owner) error {
-		c, err := s.Responses.Conversation(r.Context(), o, r.PathValue("conversation"))
+		c, err := s.kept.Conversation(r.Context(), o, r.PathValue("conversation"))
 		if err != nil {
 			return err
 		}
@@ -87,9 +96,9 @@ func (s *Server) listItems(w http.ResponseWriter, r *http.Request, id api.Identi
 	})
 }
 
-func (s *Server) addItems(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *conversationFace) addItems(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	s.ownedBody(w, r, id, func(o responses.Owner, body []byte) error {
-		added, err := s.Responses.AddItems(r.Context(), o, r.PathValue("conversation"), body)
+		added, err := s.kept.AddItems(r.Context(), o, r.PathValue("conversation"), body)
 		if err != nil {
 			return err
 		}
@@ -103,9 +112,9 @@ func (s *Server) addItems(w http.ResponseWriter, r *http.Request, id api.Identit
 	})
 }
 
-func (s *Server) getItem(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *conversationFace) getItem(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	s.owned(w, r, id, func(o responses.Owner) error {
-		c, err := s.Responses.Conversation(r.Context(), o, r.PathValue("conversation"))
+		c, err := s.kept.Conversation(r.Context(), o, r.PathValue("conversation"))
 		if err != nil {
 			return err
 		}
@@ -119,9 +128,9 @@ func (s *Server) getItem(w http.ResponseWriter, r *http.Request, id api.Identity
 	})
 }
 
-func (s *Server) deleteItem(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *conversationFace) deleteItem(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	s.owned(w, r, id, func(o responses.Owner) error {
-		c, err := s.Responses.DeleteItem(r.Context(), o, r.PathValue("conversation"), r.PathValue("item"))
+		c, err := s.kept.DeleteItem(r.Context(), o, r.PathValue("conversation"), r.PathValue("item"))
 		return writeObject(w, c, err)
 	})
 }

@@ -11,9 +11,15 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// addDead mounts the dead letters. They are a control surface; the header Shallot-Tenant binds a request to one tenant.
-func (s *Server) addDead(t *router, addr string) {
-	if s.Dead == nil {
+// deadSurface serves the dead letters.
+type deadSurface struct {
+	*common
+	dead pipeline.DeadLetters // nil: there are none
+}
+
+// add mounts the dead letters. They are a control surface; the header Shallot-Tenant binds a request to one tenant.
+func (s *deadSurface) add(t *router, addr string) {
+	if s.dead == nil {
 		return
 	}
 	route := func(path string, by map[string]deadEndpoint) {
@@ -32,7 +38,7 @@ func (s *Server) addDead(t *router, addr string) {
 // deadEndpoint answers a request about the letters that the filter chooses.
 type deadEndpoint func(r *http.Request, f pipeline.DeadFilter, by string) (any, error)
 
-func (s *Server) ofLetters(do deadEndpoint) endpoint {
+func (s *deadSurface) ofLetters(do deadEndpoint) endpoint {
 	return func(w http.ResponseWriter, r *http.Request, id api.Identity) {
 		f, fault := deadFilter(r)
 		var by string
@@ -110,8 +116,8 @@ func readFilter(f *pipeline.DeadFilter, name, value string) (err error) {
 }
 
 // listDead is GET /api/dead: the letters, the oldest first, in pages.
-func (s *Server) listDead(r *http.Request, f pipeline.DeadFilter, _ string) (any, error) {
-	page, err := s.Dead.DeadLetters(r.Context(), f)
+func (s *deadSurface) listDead(r *http.Request, f pipeline.DeadFilter, _ string) (any, error) {
+	page, err := s.dead.DeadLetters(r.Context(), f)
 	return struct {
 		Object string `json:"object"`
 		pipeline.DeadPage
@@ -119,16 +125,16 @@ func (s *Server) listDead(r *http.Request, f pipeline.DeadFilter, _ string) (any
 }
 
 // getDead is GET /api/dead/{sequence}.
-func (s *Server) getDead(r *http.Request, f pipeline.DeadFilter, _ string) (any, error) {
-	return s.Dead.DeadLetter(r.Context(), f.Tenant, f.Sequence)
+func (s *deadSurface) getDead(r *http.Request, f pipeline.DeadFilter, _ string) (any, error) {
+	return s.dead.DeadLetter(r.Context(), f.Tenant, f.Sequence)
 }
 
 // redrive is POST /api/dead/redrive and /api/dead/{sequence}/redrive.
-func (s *Server) redrive(r *http.Request, f pipeline.DeadFilter, by string) (any, error) {
-	return s.Dead.Redrive(r.Context(), f, by)
+func (s *deadSurface) redrive(r *http.Request, f pipeline.DeadFilter, by string) (any, error) {
+	return s.dead.Redrive(r.Context(), f, by)
 }
 
 // deleteDead is DELETE /api/dead and /api/dead/{sequence}.
-func (s *Server) deleteDead(r *http.Request, f pipeline.DeadFilter, by string) (any, error) {
-	return s.Dead.DeleteDead(r.Context(), f, by)
+func (s *deadSurface) deleteDead(r *http.Request, f pipeline.DeadFilter, by string) (any, error) {
+	return s.dead.DeleteDead(r.Context(), f, by)
 }

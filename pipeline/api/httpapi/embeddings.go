@@ -9,8 +9,8 @@ import (
 )
 
 // embeddings is POST /v1/embeddings.
-func (s *Server) embeddings(w http.ResponseWriter, r *http.Request, id api.Identity) {
-	body, fault := s.bodies().Read(w, r)
+func (s *modelFace) embeddings(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	body, fault := s.bodies.Read(w, r)
 	if fault != nil {
 		writeFault(w, fault)
 		return

@@ -85,7 +85,7 @@ func writeValue(w http.ResponseWriter, status int, v any) {
 
 // failed answers with an error of the entry or of a control surface. Anything but a fault is a defect of ours: its text
 // goes to the log, and the caller gets an id to report.
-func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
+func (s *common) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil { // whatever failed, it failed because the caller left
 		writeFault(w, gone())
 		return
@@ -95,7 +95,7 @@ func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
 		return
 	}
 	id := w.Header().Get("X-Request-Id")
-	s.Log.Error("request failed", "request_id", id, "path", r.URL.Path, "err", err)
+	s.log.Error("request failed", "request_id", id, "path", r.URL.Path, "err", err)
 	if errors.Is(err, context.DeadlineExceeded) {
 		writeFault(w, api.Refused(messages.DeadlineExceeded, "the gateway got no answer in time; request id %s", id))
 		return

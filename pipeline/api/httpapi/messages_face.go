@@ -41,8 +41,8 @@ func anthropic(next http.HandlerFunc) http.HandlerFunc {
 }
 
 // messages is POST /v1/messages, streaming and not: the body goes in as it came, the reply goes out as it is.
-func (s *Server) messages(w http.ResponseWriter, r *http.Request, id api.Identity) {
-	body, fault := s.bodies().Read(w, r)
+func (s *modelFace) messages(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	body, fault := s.bodies.Read(w, r)
 	if fault != nil {
 		writeFault(w, fault)
 		return
@@ -78,8 +78,8 @@ func wireHeaders(h http.Header) map[string]string {
 
 // countTokens is POST /v1/messages/count_tokens. It is an estimate: asking the provider would send the texts past the
 // stages that hide what is private.
-func (s *Server) countTokens(w http.ResponseWriter, r *http.Request, id api.Identity) {
-	body, fault := s.bodies().Read(w, r)
+func (s *modelFace) countTokens(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	body, fault := s.bodies.Read(w, r)
 	if fault == nil {
 		_, fault = request(r, id, messages.MessagesWire, body)
 	}
@@ -148,7 +148,7 @@ func anthropicRow(m modelRow) anthropicModel {
 }
 
 // listAnthropicModels is GET /v1/models for clients of the Messages API: pages by limit, after_id and before_id.
-func (s *Server) listAnthropicModels(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *modelFace) listAnthropicModels(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	const normal, most = 20, 1000
 	limit := normal
 	if n, err := strconv.Atoi(r.URL.Query().Get("limit")); err == nil && n > 0 {

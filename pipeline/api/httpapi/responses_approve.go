@@ -14,7 +14,7 @@ import (
 // goOn answers a turn that answers what a call of an earlier response waits for: it decides, and its response is what
 // the call says next. Only an operator decides; anybody else, whose question an operator has answered meanwhile, goes
 // on from there. A turn that is sent again decides nothing twice.
-func (s *Server) goOn(w http.ResponseWriter, r *http.Request, id api.Identity, o responses.Owner,
+func (s *responseFace) goOn(w http.ResponseWriter, r *http.Request, id api.Identity, o responses.Owner,
 	turn *responses.Turn, req pipeline.Request) {
 	by, fault := decider(r, id)
 	if fault != nil {
@@ -28,7 +28,7 @@ func (s *Server) goOn(w http.ResponseWriter, r *http.Request, id api.Identity, o
 		}
 	}
 	rec := turn.Continues(time.Now().Unix())
-	if err := s.Responses.Begin(r.Context(), o, rec); err != nil {
+	if err := s.kept.Begin(r.Context(), o, rec); err != nil {
 		s.failed(w, r, err)
 		return
 	}
@@ -44,13 +44,13 @@ func (s *Server) goOn(w http.ResponseWriter, r *http.Request, id api.Identity, o
 }
 
 // answerQuestion decides about one question, unless it is decided.
-func (s *Server) answerQuestion(r *http.Request, id api.Identity, o responses.Owner, a responses.Answer,
+func (s *responseFace) answerQuestion(r *http.Request, id api.Identity, o responses.Owner, a responses.Answer,
 	by string) error {
 	ctx := r.Context()
-	if s.Approvals == nil {
+	if s.approvals == nil {
 		return api.Forbidden("nobody decides about calls at this gateway")
 	}
-	waits, err := s.Approvals.Approval(ctx, o.Tenant, a.Call)
+	waits, err := s.approvals.Approval(ctx, o.Tenant, a.Call)
 	if isFault(err, messages.NotFound) {
 		return nil
 	}
@@ -64,20 +64,11 @@ func (s *Server) answerQuestion(r *http.Request, id api.Identity, o responses.Ow
 	case !s.decides(r, id) || !mayDecide(id, waits):
 		return api.Forbidden("an operator decides about call %s; send this again when they have", a.Call)
 	}
-	err = s.Approvals.Decide(ctx, o.Tenant, a.Call, decision, by)
+	err = s.approvals.Decide(ctx, o.Tenant, a.Call, decision, by)
 	if errors.Is(err, pipeline.ErrHeld) || isFault(err, messages.NotFound) || isFault(err, messages.Conflict) {
 		return nil // the call waits for more, or was decided by somebody else: its next response tells
 	}
 	return err
-}
-
-// decides reports whether a caller may do what the control surfaces let operators do: with keys, operators; without
-// any, every client on loopback that is no page of another site.
-func (s *Server) decides(r *http.Request, id api.Identity) bool {
-	if s.Keys != nil {
-		return id.Operator()
-	}
-	return IsLoopback(s.Addr) && localHost(r, nil) == nil && crossSite(r, http.NewCrossOriginProtection()) == nil
 }
 
 func isFault(err error, code messages.Code) bool {
@@ -86,13 +77,13 @@ func isFault(err error, code messages.Code) bool {
 }
 
 // awaitResponse answers with a kept response when it has ended. The call goes on if the caller leaves.
-func (s *Server) awaitResponse(w http.ResponseWriter, r *http.Request, o responses.Owner, rec *responses.Record) {
+func (s *responseFace) awaitResponse(w http.ResponseWriter, r *http.Request, o responses.Owner, rec *responses.Record) {
 	ctx, cancel := s.untilHalt(r.Context())
 	defer cancel()
 	pause := time.NewTicker(followPause)
 	defer pause.Stop()
 	for {
-		now, err := s.Responses.Look(ctx, o, rec.ID)
+		now, err := s.kept.Look(ctx, o, rec.ID)
 		switch {
 		case err == nil && now.Done():
 			api.WriteJSON(w, http.StatusOK, now.Response)

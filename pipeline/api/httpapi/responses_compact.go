@@ -12,8 +12,8 @@ import (
 
 // compact is POST /v1/responses/compact: a shorter list of items in the place of a conversation. The summary is one
 // call of the model, which passes the chain as any other.
-func (s *Server) compact(w http.ResponseWriter, r *http.Request, id api.Identity) {
-	body, fault := s.bodies().Read(w, r)
+func (s *responseFace) compact(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	body, fault := s.bodies.Read(w, r)
 	if fault != nil {
 		writeFault(w, fault)
 		return
@@ -26,7 +26,7 @@ func (s *Server) compact(w http.ResponseWriter, r *http.Request, id api.Identity
 		writeFault(w, fault)
 		return
 	}
-	turn, err := s.Responses.Prepare(r.Context(), responses.Owner{Tenant: req.Tenant, Key: id.KeyID}, body)
+	turn, err := s.kept.Prepare(r.Context(), responses.Owner{Tenant: req.Tenant, Key: id.KeyID}, body)
 	if err != nil {
 		s.failed(w, r, err)
 		return

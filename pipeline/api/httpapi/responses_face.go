@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -21,8 +22,17 @@ import (
 // saveTime bounds the keeping of an answer that the caller waits for, or has left.
 const saveTime = 10 * time.Second
 
-func (s *Server) addResponses(t *router) {
-	if s.Responses == nil {
+// responseFace serves the Responses API, except for its conversations.
+type responseFace struct {
+	*callRunner
+	kept      *responses.Kept     // nil: no Responses API
+	approvals api.ApprovalService // nil: nobody decides
+	cancel    func(call string)   // nil: calls cannot be cancelled
+	tended    *sync.WaitGroup     // Server.tended
+}
+
+func (s *responseFace) add(t *router) {
+	if s.kept == nil {
 		return
 	}
 	t.add("/v1/responses", methods{http.MethodPost: s.caller(s.createResponse), http.MethodGet: s.caller(s.noSocket)})
@@ -32,11 +42,10 @@ func (s *Server) addResponses(t *router) {
 		http.MethodGet: s.caller(s.getResponse), http.MethodDelete: s.caller(s.deleteResponse)})
 	t.add("/v1/responses/{response}/cancel", methods{http.MethodPost: s.caller(s.cancelResponse)})
 	t.add("/v1/responses/{response}/input_items", methods{http.MethodGet: s.caller(s.inputItems)})
-	s.addConversations(t)
 }
 
 // noSocket is GET /v1/responses. Clients that try WebSocket first go on over HTTP after a 426, and after nothing else.
-func (s *Server) noSocket(w http.ResponseWriter, r *http.Request, _ api.Identity) {
+func (s *responseFace) noSocket(w http.ResponseWriter, r *http.Request, _ api.Identity) {
 	if r.Header.Get("Upgrade") == "" {
 		writeFault(w, methodFault(w, r, http.MethodPost))
 		return
@@ -48,8 +57,8 @@ func (s *Server) noSocket(w http.ResponseWriter, r *http.Request, _ api.Identity
 }
 
 // createResponse is POST /v1/responses, streaming and not, in the background and not.
-func (s *Server) createResponse(w http.ResponseWriter, r *http.Request, id api.Identity) {
-	body, fault := s.bodies().Read(w, r)
+func (s *responseFace) createResponse(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	body, fault := s.bodies.Read(w, r)
 	if fault != nil {
 		writeFault(w, fault)
 		return
@@ -60,7 +69,7 @@ func (s *Server) createResponse(w http.ResponseWriter, r *http.Request, id api.I
 		return
 	}
 	o := responses.Owner{Tenant: req.Tenant, Key: id.KeyID}
-	turn, err := s.Responses.Prepare(r.Context(), o, body)
+	turn, err := s.kept.Prepare(r.Context(), o, body)
 	if err != nil {
 		s.failed(w, r, err)
 		return
@@ -79,7 +88,7 @@ func (s *Server) createResponse(w http.ResponseWriter, r *http.Request, id api.I
 }
 
 // respond runs a call whose caller waits for the response.
-func (s *Server) respond(w http.ResponseWriter, r *http.Request, a *answering, req pipeline.Request) {
+func (s *responseFace) respond(w http.ResponseWriter, r *http.Request, a *answering, req pipeline.Request) {
 	pending, err := s.accept(w, r, req)
 	if err != nil {
 		s.failed(w, r, err)
@@ -95,8 +104,8 @@ func (s *Server) respond(w http.ResponseWriter, r *http.Request, a *answering, r
 	ctx, cancel := s.untilHalt(r.Context())
 	defer cancel()
 	c, err := pending.Wait(ctx, nil)
-	if errors.Is(err, pipeline.ErrHeld) && a.turn.Store && s.Responses.Asks != nil &&
-		s.Responses.Begin(ctx, a.o, a.rec) == nil {
+	if errors.Is(err, pipeline.ErrHeld) && a.turn.Store && s.kept.Asks != nil &&
+		s.kept.Begin(ctx, a.o, a.rec) == nil {
 		s.awaitResponse(w, r, a.o, a.rec)
 		return
 	}
@@ -111,8 +120,8 @@ func (s *Server) respond(w http.ResponseWriter, r *http.Request, a *answering, r
 }
 
 // accept has a call accepted and says its ids.
-func (s *Server) accept(w http.ResponseWriter, r *http.Request, req pipeline.Request) (pipeline.Pending, error) {
-	pending, err := s.Entry.Accept(r.Context(), req)
+func (s *callRunner) accept(w http.ResponseWriter, r *http.Request, req pipeline.Request) (pipeline.Pending, error) {
+	pending, err := s.entry.Accept(r.Context(), req)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +135,7 @@ func (s *Server) accept(w http.ResponseWriter, r *http.Request, req pipeline.Req
 // answering makes the answer of a turn: it gives the response its id, and keeps it before the caller sees its end. As a
 // Follower it does so for a stream.
 type answering struct {
-	s      *Server
+	s      *responseFace
 	o      responses.Owner
 	turn   *responses.Turn
 	rec    *responses.Record
@@ -146,9 +155,9 @@ func (a *answering) save(response []byte, events [][]byte) error {
 	ctx, cancel := context.WithTimeout(context.Background(), saveTime)
 	defer cancel()
 	a.rec.Response = response
-	err := a.s.Responses.Save(ctx, a.o, a.rec, events)
+	err := a.s.kept.Save(ctx, a.o, a.rec, events)
 	if err != nil {
-		a.s.Log.Error("a response was not kept", "response", a.rec.ID, "err", err)
+		a.s.log.Error("a response was not kept", "response", a.rec.ID, "err", err)
 	}
 	return err
 }
@@ -158,7 +167,7 @@ func (a *answering) Held(ctx context.Context) *messages.Call {
 	if !a.turn.Store {
 		return nil
 	}
-	return a.s.Responses.Held(ctx, a.o, a.rec, a.sent)
+	return a.s.kept.Held(ctx, a.o, a.rec, a.sent)
 }
 
 // Delta implements Follower.
@@ -196,7 +205,7 @@ func (a *answering) End(c *messages.Call) ([][]byte, *messages.Fault) {
 }
 
 // inBackground accepts a call that goes on whatever becomes of this connection, and of this process.
-func (s *Server) inBackground(w http.ResponseWriter, r *http.Request, o responses.Owner, turn *responses.Turn,
+func (s *responseFace) inBackground(w http.ResponseWriter, r *http.Request, o responses.Owner, turn *responses.Turn,
 	req pipeline.Request) {
 	req.Keep = true
 	pending, err := s.accept(w, r, req)
@@ -205,7 +214,7 @@ func (s *Server) inBackground(w http.ResponseWriter, r *http.Request, o response
 		return
 	}
 	rec := turn.Record(pending.ID(), time.Now().Unix())
-	if err := s.Responses.Begin(r.Context(), o, rec); err != nil {
+	if err := s.kept.Begin(r.Context(), o, rec); err != nil {
 		pending.Leave()
 		s.failed(w, r, err)
 		return
@@ -220,7 +229,7 @@ func (s *Server) inBackground(w http.ResponseWriter, r *http.Request, o response
 
 // tend keeps the events and the end of a background response. If this process ends first, whoever asks for the response
 // does the rest.
-func (s *Server) tend(o responses.Owner, rec *responses.Record, pending pipeline.Pending, req pipeline.Request) {
+func (s *responseFace) tend(o responses.Owner, rec *responses.Record, pending pipeline.Pending, req pipeline.Request) {
 	ctx, cancel := s.untilHalt(context.Background())
 	defer cancel()
 	var onDelta func(pipeline.Delta)
@@ -232,26 +241,26 @@ func (s *Server) tend(o responses.Owner, rec *responses.Record, pending pipeline
 	wait()
 	switch {
 	case err == nil:
-		_, err = s.Responses.Settle(ctx, o, rec.ID, c)
+		_, err = s.kept.Settle(ctx, o, rec.ID, c)
 	case errors.Is(err, pipeline.ErrHeld):
-		_, err = s.Responses.Look(ctx, o, rec.ID)
+		_, err = s.kept.Look(ctx, o, rec.ID)
 	}
 	if err != nil && ctx.Err() == nil {
-		s.Log.Warn("the end of a response is not kept yet", "response", rec.ID, "err", err)
+		s.log.Warn("the end of a response is not kept yet", "response", rec.ID, "err", err)
 	}
 }
 
 // keepEvents returns what takes deltas, and what waits until the events are written. What comes while a batch is
 // written makes the next one. Events that cannot be written follow from the end of the call.
-func (s *Server) keepEvents(ctx context.Context, o responses.Owner, rec *responses.Record, req pipeline.Request) (
+func (s *responseFace) keepEvents(ctx context.Context, o responses.Owner, rec *responses.Record, req pipeline.Request) (
 	onDelta func(pipeline.Delta), wait func()) {
 	follow := stream.NewEventFollower(messages.ResponsesWire, req.Body)
-	q := &queue{max: s.StreamBuffer, ready: make(chan struct{}, 1)}
+	q := &queue{max: s.streamBuffer, ready: make(chan struct{}, 1)}
 	over, done := make(chan struct{}), make(chan struct{})
 	lost := false
 	go func() {
 		defer close(done)
-		log := s.Responses.Write(o, rec)
+		log := s.kept.Write(o, rec)
 		write := func() bool {
 			events, _ := q.take()
 			if len(events) == 0 {
@@ -280,8 +289,8 @@ func (s *Server) keepEvents(ctx context.Context, o responses.Owner, rec *respons
 }
 
 // inputTokens is POST /v1/responses/input_tokens: an estimate, as for the Messages API.
-func (s *Server) inputTokens(w http.ResponseWriter, r *http.Request, id api.Identity) {
-	body, fault := s.bodies().Read(w, r)
+func (s *responseFace) inputTokens(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	body, fault := s.bodies.Read(w, r)
 	var req pipeline.Request
 	if fault == nil {
 		req, fault = request(r, id, messages.ResponsesWire, body)
@@ -290,7 +299,7 @@ func (s *Server) inputTokens(w http.ResponseWriter, r *http.Request, id api.Iden
 		writeFault(w, fault)
 		return
 	}
-	turn, err := s.Responses.Prepare(r.Context(), responses.Owner{Tenant: req.Tenant, Key: id.KeyID}, body)
+	turn, err := s.kept.Prepare(r.Context(), responses.Owner{Tenant: req.Tenant, Key: id.KeyID}, body)
 	if err != nil {
 		s.failed(w, r, err)
 		return

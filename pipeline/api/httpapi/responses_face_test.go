@@ -43,7 +43,8 @@ func saying(text string) pipeline.TargetFunc {
 }
 
 // gateways are two gateways on one store and one entry, with the keys a1 and a2 of one tenant and b of another.
-func gateways(t *testing.T, target pipeline.TargetFunc, store pipeline.Store) (one, two *testGateway) {
+func gateways(t *testing.T, target pipeline.TargetFunc, store pipeline.Store, edit ...func(*Deps)) (
+	one, two *testGateway) {
 	t.Helper()
 	key := func(name string) string { return HashKey(name, []byte("pepper")) }
 	keys := keysOf(t, fmt.Sprintf("keys:\n  - {id: a1, hash: %q, tenant: ta}\n  - {id: a2, hash: %q, tenant: ta}\n"+
@@ -53,6 +54,9 @@ func gateways(t *testing.T, target pipeline.TargetFunc, store pipeline.Store) (o
 		return start(t, entry, func(_ *Config, d *Deps) {
 			d.Keys, d.Responses = keys, responses.New(store, entry)
 			d.Cancel = func(string) {}
+			for _, e := range edit {
+				e(d)
+			}
 		})
 	}
 	return make1(), make1()
@@ -334,15 +338,14 @@ func TestCancelMayComeAgainAndAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	hang := make(chan struct{})
 	defer close(hang)
+	stopped := make(chan string, 3)
 	one, two := gateways(t, func(ctx context.Context, _ *messages.Call, _ pipeline.Emit) error {
 		select {
 		case <-hang:
 		case <-ctx.Done():
 		}
 		return ctx.Err()
-	}, &pipeline.Memory{})
-	stopped := make(chan string, 3)
-	two.s.Cancel = func(call string) { stopped <- call }
+	}, &pipeline.Memory{}, func(d *Deps) { d.Cancel = func(call string) { stopped <- call } })
 	res := one.Do(t, "POST", "/v1/responses", `{"model":"m1","input":"x","background":true}`, asA1)
 	require.Equal(t, "queued", gjson.Get(res.Body, "status").Str)
 	id := gjson.Get(res.Body, "id").Str

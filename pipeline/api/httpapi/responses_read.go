@@ -29,7 +29,7 @@ func owner(r *http.Request, id api.Identity) (responses.Owner, *messages.Fault) 
 }
 
 // owned calls f with the owner; the error that it returns is the answer.
-func (s *Server) owned(w http.ResponseWriter, r *http.Request, id api.Identity, f func(o responses.Owner) error) {
+func (s *common) owned(w http.ResponseWriter, r *http.Request, id api.Identity, f func(o responses.Owner) error) {
 	o, fault := owner(r, id)
 	if fault != nil {
 		writeFault(w, fault)
@@ -42,9 +42,9 @@ func (s *Server) owned(w http.ResponseWriter, r *http.Request, id api.Identity, 
 
 // getResponse is GET /v1/responses/{response}. With stream=true it replays the events from the first, or after
 // starting_after, and goes on with those that come.
-func (s *Server) getResponse(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *responseFace) getResponse(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	s.owned(w, r, id, func(o responses.Owner) error {
-		rec, err := s.Responses.Look(r.Context(), o, r.PathValue("response"))
+		rec, err := s.kept.Look(r.Context(), o, r.PathValue("response"))
 		if err != nil {
 			return err
 		}
@@ -69,13 +69,13 @@ const followPause = 50 * time.Millisecond
 
 // followResponse writes the events of a kept response after a number, those that are there and those that come, until
 // the stream ends or the reader leaves.
-func (s *Server) followResponse(w http.ResponseWriter, r *http.Request, o responses.Owner, rec *responses.Record,
+func (s *responseFace) followResponse(w http.ResponseWriter, r *http.Request, o responses.Owner, rec *responses.Record,
 	after int) {
 	ctx, cancel := s.untilHalt(r.Context())
 	defer cancel()
-	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.WriteTimeout, wire: messages.ResponsesWire}
+	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.writeTimeout, wire: messages.ResponsesWire}
 	e.raw([]byte(": following\n\n"))
-	beat, pause := time.NewTicker(s.Heartbeat), time.NewTicker(followPause)
+	beat, pause := time.NewTicker(s.heartbeat), time.NewTicker(followPause)
 	defer beat.Stop()
 	defer pause.Stop()
 	over := false // the response has ended, so all its events are written
@@ -104,7 +104,7 @@ func (s *Server) followResponse(w http.ResponseWriter, r *http.Request, o respon
 			s.stopFollowing(ctx, e, rec, context.Cause(ctx))
 			return
 		}
-		now, err := s.Responses.Look(ctx, o, rec.ID)
+		now, err := s.kept.Look(ctx, o, rec.ID)
 		if err != nil && ctx.Err() == nil {
 			s.stopFollowing(ctx, e, rec, err)
 			return
@@ -113,7 +113,7 @@ func (s *Server) followResponse(w http.ResponseWriter, r *http.Request, o respon
 	}
 }
 
-func (s *Server) stopFollowing(ctx context.Context, e *events, rec *responses.Record, err error) {
+func (s *responseFace) stopFollowing(ctx context.Context, e *events, rec *responses.Record, err error) {
 	if errors.Is(context.Cause(ctx), errStopping) {
 		e.fail(api.StoppingFault(messages.StreamCut, rec.Call))
 		return
@@ -126,12 +126,12 @@ func (s *Server) stopFollowing(ctx context.Context, e *events, rec *responses.Re
 }
 
 // nextEvents are the events of a batch. A response that was not streamed has one, when it has ended.
-func (s *Server) nextEvents(ctx context.Context, o responses.Owner, rec *responses.Record, n int) (list [][]byte,
+func (s *responseFace) nextEvents(ctx context.Context, o responses.Owner, rec *responses.Record, n int) (list [][]byte,
 	last bool, err error) {
 	if rec.Stream {
-		return s.Responses.Events(ctx, o, rec.ID, n)
+		return s.kept.Events(ctx, o, rec.ID, n)
 	}
-	now, err := s.Responses.Look(ctx, o, rec.ID)
+	now, err := s.kept.Look(ctx, o, rec.ID)
 	switch {
 	case err != nil:
 		return nil, false, err
@@ -142,13 +142,13 @@ func (s *Server) nextEvents(ctx context.Context, o responses.Owner, rec *respons
 }
 
 // deleteResponse is DELETE /v1/responses/{response}. A response that still runs is cancelled.
-func (s *Server) deleteResponse(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *responseFace) deleteResponse(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	s.owned(w, r, id, func(o responses.Owner) error {
 		name := r.PathValue("response")
-		if _, err := s.Responses.Cancel(r.Context(), o, name, s.cancelCall); err != nil {
+		if _, err := s.kept.Cancel(r.Context(), o, name, s.cancelCall); err != nil {
 			return err
 		}
-		if err := s.Responses.Delete(r.Context(), o, name); err != nil {
+		if err := s.kept.Delete(r.Context(), o, name); err != nil {
 			return err
 		}
 		writeDeleted(w, name, "response")
@@ -164,23 +164,23 @@ func writeDeleted(w http.ResponseWriter, id, object string) {
 	}{id, object, true})
 }
 
-func (s *Server) cancelCall(call string) {
-	if s.Cancel != nil {
-		s.Cancel(call)
+func (s *responseFace) cancelCall(call string) {
+	if s.cancel != nil {
+		s.cancel(call)
 	}
 }
 
 // cancelResponse is POST /v1/responses/{response}/cancel. It may be called again, and after the end.
-func (s *Server) cancelResponse(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *responseFace) cancelResponse(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	s.owned(w, r, id, func(o responses.Owner) error {
-		rec, err := s.Responses.Look(r.Context(), o, r.PathValue("response"))
+		rec, err := s.kept.Look(r.Context(), o, r.PathValue("response"))
 		if err != nil {
 			return err
 		}
 		if !rec.Background {
 			return api.Invalid("", "only a response that was made with background=true can be cancelled")
 		}
-		if rec, err = s.Responses.Cancel(r.Context(), o, rec.ID, s.cancelCall); err != nil {
+		if rec, err = s.kept.Cancel(r.Context(), o, rec.ID, s.cancelCall); err != nil {
 			return err
 		}
 		api.WriteJSON(w, http.StatusOK, rec.Now())
@@ -189,9 +189,9 @@ func (s *Server) cancelResponse(w http.ResponseWriter, r *http.Request, id api.I
 }
 
 // inputItems is GET /v1/responses/{response}/input_items: all that the model was given.
-func (s *Server) inputItems(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *responseFace) inputItems(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	s.owned(w, r, id, func(o responses.Owner) error {
-		rec, err := s.Responses.Look(r.Context(), o, r.PathValue("response"))
+		rec, err := s.kept.Look(r.Context(), o, r.PathValue("response"))
 		if err != nil {
 			return err
 		}

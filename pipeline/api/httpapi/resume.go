@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"strconv"
 	"time"
@@ -20,7 +21,7 @@ import (
 // keeping keeps the chunks of a stream before they are written. A nil one keeps nothing. When the store does not
 // answer, or another gateway has taken the stream for that of a dead one, the stream goes on without ids.
 type keeping struct {
-	s       *Server
+	logger  *slog.Logger
 	log     *responses.Chat
 	failed  bool
 	written int // chunks in the log
@@ -48,7 +49,7 @@ func (k *keeping) do(f func(ctx context.Context) error) {
 	defer cancel()
 	if err := f(ctx); err != nil {
 		k.failed = true
-		k.s.Log.Warn("a stream is not kept from here on", "call", k.log.Call, "err", err)
+		k.logger.Warn("a stream is not kept from here on", "call", k.log.Call, "err", err)
 	}
 }
 
@@ -61,15 +62,21 @@ func (k *keeping) next() string {
 	return strconv.Itoa(k.shown - 1)
 }
 
-func (s *Server) addResume(t *router) {
-	if s.Responses != nil {
+// resumeFace serves the streams of stored chat calls again.
+type resumeFace struct {
+	*callRunner
+	kept *responses.Kept // nil: streams are not kept
+}
+
+func (s *resumeFace) add(t *router) {
+	if s.kept != nil {
 		t.add("/v1/results/{call}/events", methods{http.MethodGet: s.caller(s.resume)})
 	}
 }
 
 // resume is GET /v1/results/{call}/events: the chunks of a stored chat stream after the one that Last-Event-ID or
 // ?after= names, those that were sent and those to come, each once.
-func (s *Server) resume(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *resumeFace) resume(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	s.owned(w, r, id, func(o responses.Owner) error {
 		call := r.PathValue("call")
 		if uuid.Validate(call) != nil || len(call) != 36 {
@@ -85,7 +92,7 @@ func (s *Server) resume(w http.ResponseWriter, r *http.Request, id api.Identity)
 		} else if text != "" {
 			return api.Invalid("after", "after must be the id of a chunk, such as 17")
 		}
-		kept, err := s.Responses.Chat(r.Context(), o, call)
+		kept, err := s.kept.Chat(r.Context(), o, call)
 		if err != nil {
 			return err
 		}
@@ -98,13 +105,13 @@ func (s *Server) resume(w http.ResponseWriter, r *http.Request, id api.Identity)
 // abandoned is after how many pauses the log of a call that has ended is taken for that of a gateway that has died.
 const abandoned = 20
 
-func (s *Server) followChat(w http.ResponseWriter, r *http.Request, o responses.Owner, kept *responses.Chat,
+func (s *resumeFace) followChat(w http.ResponseWriter, r *http.Request, o responses.Owner, kept *responses.Chat,
 	after int) {
 	ctx, cancel := s.untilHalt(r.Context())
 	defer cancel()
-	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.WriteTimeout, wire: messages.ChatWire}
+	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.writeTimeout, wire: messages.ChatWire}
 	e.raw([]byte(": following\n\n"))
-	beat, pause := time.NewTicker(s.Heartbeat), time.NewTicker(followPause)
+	beat, pause := time.NewTicker(s.heartbeat), time.NewTicker(followPause)
 	defer beat.Stop()
 	defer pause.Stop()
 	at, idle := 0, 0
@@ -148,9 +155,9 @@ func (s *Server) followChat(w http.ResponseWriter, r *http.Request, o responses.
 }
 
 // takeOver ends a log that its gateway left, if its call has ended.
-func (s *Server) takeOver(ctx context.Context, o responses.Owner, kept *responses.Chat) {
+func (s *resumeFace) takeOver(ctx context.Context, o responses.Owner, kept *responses.Chat) {
 	look, cancel := context.WithTimeout(ctx, followPause)
-	c, err := s.Entry.Result(look, o.Tenant, kept.Call)
+	c, err := s.entry.Result(look, o.Tenant, kept.Call)
 	cancel()
 	if f, ok := errors.AsType[*messages.Fault](err); c == nil && ok && f.Code == messages.NotFound {
 		c = messages.NewCall(messages.Model, o.Tenant, nil)
@@ -160,6 +167,6 @@ func (s *Server) takeOver(ctx context.Context, o responses.Owner, kept *response
 		return // it runs, waits for a person, or cannot be asked for now
 	}
 	if err := kept.Finish(ctx, c); err != nil && ctx.Err() == nil {
-		s.Log.Warn("the end of a stream is not kept yet", "call", kept.Call, "err", err)
+		s.log.Warn("the end of a stream is not kept yet", "call", kept.Call, "err", err)
 	}
 }

@@ -68,10 +68,9 @@ func textOf(data []string) (text string) {
 func chatGateways(t *testing.T, target pipeline.TargetFunc) (one, two *testGateway, store *pipeline.Memory) {
 	t.Helper()
 	store = &pipeline.Memory{}
-	one, two = gateways(t, target, store)
-	for _, g := range []*testGateway{one, two} {
-		g.s.NewFollower = func(request []byte) Follower { return stream.NewFollower(request) }
-	}
+	one, two = gateways(t, target, store, func(d *Deps) {
+		d.NewFollower = func(request []byte) Follower { return stream.NewFollower(request) }
+	})
 	return one, two, store
 }
 

@@ -23,13 +23,12 @@ type methods map[string]http.HandlerFunc
 // router routes requests. It has one ServeMux of paths without methods, so that unknown paths and wrong methods are
 // answered in the same form as other errors.
 type router struct {
-	s    *Server
 	mux  *http.ServeMux
 	list []string
 }
 
-func newRouter(s *Server) *router {
-	t := &router{s: s, mux: http.NewServeMux()}
+func newRouter() *router {
+	t := &router{mux: http.NewServeMux()}
 	t.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { writeFault(w, noPath(r)) })
 	return t
 }

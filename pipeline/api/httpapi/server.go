@@ -112,7 +112,8 @@ type Deps struct {
 	Log         *slog.Logger
 }
 
-// Server is the gateway's HTTP side. It keeps no state of calls, which the entry does.
+// Server is the gateway's HTTP side: it listens, and has its parts serve. It keeps no state of calls, which the entry
+// does. What it depends on may be set until its handlers are made.
 type Server struct {
 	Config
 	Deps
@@ -160,10 +161,6 @@ func New(c Config, p Deps) (*Server, error) {
 	return s, nil
 }
 
-func (s *Server) bodies() api.BodyReader {
-	return api.BodyReader{Limit: s.BodyLimit, Timeout: s.BodyTimeout}
-}
-
 // IsLoopback reports whether a listen address can be reached from this machine only.
 func IsLoopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
@@ -196,49 +193,55 @@ func (s *Server) AdminHandler() http.Handler { return s.wrap(s.adminRoutes()) }
 func (s *Server) Routes() (main, admin []string) { return s.mainRoutes().list, s.adminRoutes().list }
 
 func (s *Server) mainRoutes() *router {
-	t := newRouter(s)
-	chat := methods{http.MethodPost: s.caller(s.chat)}
-	for _, prefix := range []string{"/v1", ""} {
-		t.add(prefix+"/chat/completions", chat)
-		t.add(prefix+"/models", methods{http.MethodGet: s.caller(s.listModels)})
-		t.add(prefix+"/models/{id...}", methods{http.MethodGet: s.caller(s.getModel)})
-	}
-	t.add("/v1/agents/{agent}/chat/completions", chat)
-	t.add("/v1/messages", methods{http.MethodPost: anthropic(s.caller(s.messages))})
-	t.add("/v1/messages/count_tokens", methods{http.MethodPost: anthropic(s.caller(s.countTokens))})
-	t.add("/v1/results/{call}", methods{http.MethodGet: s.caller(s.result)})
-	s.addAgents(t)
-	s.addAgentAdmin(t, s.Addr, true)
-	t.add("/v1/embeddings", methods{http.MethodPost: s.caller(s.embeddings)})
-	s.addResponses(t)
-	s.addResume(t)
-	s.addTodo(t)
-	if s.Tools != nil {
-		s.addTools(t, s.Addr, true)
-	}
-	s.addApprovals(t, s.Addr, true)
+	t, c := newRouter(), s.common()
+	run := s.callRunner(c)
+	agents := &agentFace{run, s.Agents}
+	(&modelFace{run, s.Models, s.Responses}).add(t)
+	agents.add(t)
+	agents.addAdmin(t, s.Addr, true)
+	(&responseFace{run, s.Responses, s.Approvals, s.Cancel, &s.tended}).add(t)
+	(&conversationFace{c, s.Responses}).add(t)
+	(&resumeFace{run, s.Responses}).add(t)
+	(&todoFace{c, s.Todo}).add(t)
+	(&toolFace{run, s.Tools}).add(t, s.Addr, true)
+	(&approvalSurface{c, s.Approvals}).add(t, s.Addr, true)
 	s.addHealth(t)
 	for _, e := range s.Extra {
 		if !e.Control {
-			t.mount(e.Pattern, s.caller(serve(e.Handler)))
+			t.mount(e.Pattern, c.caller(serve(e.Handler)))
 		}
 	}
 	if IsLoopback(s.Addr) {
-		s.addControl(t, s.Addr, true)
+		s.addControl(t, c, s.Addr, true)
 	}
 	return t
 }
 
 func (s *Server) adminRoutes() *router {
-	t := newRouter(s)
+	t, c := newRouter(), s.common()
+	run := s.callRunner(c)
 	s.addHealth(t)
-	if s.Tools != nil {
-		s.addTools(t, s.Admin, false)
-	}
-	s.addAgentAdmin(t, s.Admin, false)
-	s.addApprovals(t, s.Admin, false)
-	s.addControl(t, s.Admin, false)
+	(&toolFace{run, s.Tools}).add(t, s.Admin, false)
+	(&agentFace{run, s.Agents}).addAdmin(t, s.Admin, false)
+	(&approvalSurface{c, s.Approvals}).add(t, s.Admin, false)
+	s.addControl(t, c, s.Admin, false)
 	return t
+}
+
+// addControl mounts the control surfaces for the listener at addr, which is the main one or the admin listener.
+func (s *Server) addControl(t *router, c *common, addr string, main bool) {
+	(&controlSurface{c, s.Control}).add(t, addr)
+	(&deadSurface{c, s.Dead}).add(t, addr)
+	(&callSurface{c, s.bounds(), s.Calls}).add(t, addr)
+	for _, e := range s.Extra {
+		switch {
+		case e.Admin && main:
+		case e.Control && e.Static:
+			t.mount(e.Pattern, local(addr, e.Handler))
+		case e.Control:
+			t.mount(e.Pattern, c.operator(addr, serve(e.Handler)))
+		}
+	}
 }
 
 func serve(h http.Handler) endpoint {

@@ -22,39 +22,39 @@ import (
 // stream answers a call with server-sent events: those of OpenAI for a model, named ones for a tool. Nothing is written
 // before the follower releases a chunk, so that a failure until then has its real status. [DONE] follows a success
 // only; after a cut comes an error event, and the stream ends.
-func (s *Server) stream(w http.ResponseWriter, r *http.Request, pending pipeline.Pending, req pipeline.Request) {
+func (s *callRunner) stream(w http.ResponseWriter, r *http.Request, pending pipeline.Pending, req pipeline.Request) {
 	var f Follower = &stream.ToolFollower{}
 	switch {
 	case req.Kind == messages.Tool:
 	case req.Wire.Or() != messages.ChatWire:
 		f = stream.NewEventFollower(req.Wire, req.Body)
 	default:
-		f = s.NewFollower(req.Body)
+		f = s.newFollower(req.Body)
 	}
 	s.streamWith(w, r, pending, req, f)
 }
 
 // streamWith is stream with a follower of the face's own.
-func (s *Server) streamWith(w http.ResponseWriter, r *http.Request, pending pipeline.Pending, req pipeline.Request,
+func (s *callRunner) streamWith(w http.ResponseWriter, r *http.Request, pending pipeline.Pending, req pipeline.Request,
 	f Follower) {
 	s.streamTo(w, r, pending, req, f, nil)
 }
 
 // streamTo is streamWith for a stream that is kept, if kept is not nil. Such a one is followed to its end whether or
 // not somebody reads it.
-func (s *Server) streamTo(w http.ResponseWriter, r *http.Request, pending pipeline.Pending, req pipeline.Request,
+func (s *callRunner) streamTo(w http.ResponseWriter, r *http.Request, pending pipeline.Pending, req pipeline.Request,
 	f Follower, kept *responses.Chat) {
 	ctx, cancel := s.untilHalt(r.Context())
 	defer cancel()
 	ctx, drop := context.WithCancelCause(ctx)
 	defer drop(nil)
-	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.WriteTimeout, tool: req.Kind == messages.Tool,
+	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.writeTimeout, tool: req.Kind == messages.Tool,
 		wire: req.Wire.Or()}
-	q := &queue{max: s.StreamBuffer, ready: make(chan struct{}, 1)}
+	q := &queue{max: s.streamBuffer, ready: make(chan struct{}, 1)}
 	if kept != nil {
-		e.kept = &keeping{s: s, log: kept}
+		e.kept = &keeping{logger: s.log, log: kept}
 	} else {
-		q.all = &s.backlog
+		q.all = s.backlog
 	}
 	defer q.close()
 	type end struct {
@@ -75,7 +75,7 @@ func (s *Server) streamTo(w http.ResponseWriter, r *http.Request, pending pipeli
 		}
 		ended <- end{c, err}
 	}()
-	beat := time.NewTicker(s.Heartbeat)
+	beat := time.NewTicker(s.heartbeat)
 	defer beat.Stop()
 	for {
 		select {
@@ -86,7 +86,7 @@ func (s *Server) streamTo(w http.ResponseWriter, r *http.Request, pending pipeli
 				drop(e.err) // the next turn is the end of Wait
 			}
 			q.written(chunks)
-			beat.Reset(s.Heartbeat)
+			beat.Reset(s.heartbeat)
 		case <-beat.C:
 			if e.ping(); e.err != nil && kept == nil {
 				drop(e.err)
@@ -122,7 +122,7 @@ type holder interface {
 var errSlowReader = errors.New("the reader of the stream is too slow")
 
 // endStream writes what the follower still holds, then the end.
-func (s *Server) endStream(e *events, r *http.Request, f Follower, c *messages.Call) {
+func (s *callRunner) endStream(e *events, r *http.Request, f Follower, c *messages.Call) {
 	ended(e.w, c)
 	chunks, fault := f.End(c)
 	if fault == nil {
@@ -166,11 +166,11 @@ func (s *Server) endStream(e *events, r *http.Request, f Follower, c *messages.C
 
 // lost ends a stream without the end of its call: the caller left or reads too slowly, the gateway stops and the call
 // goes on elsewhere, or the entry failed.
-func (s *Server) lost(e *events, r *http.Request, pending pipeline.Pending, cause, err error) {
+func (s *callRunner) lost(e *events, r *http.Request, pending pipeline.Pending, cause, err error) {
 	switch {
 	case r.Context().Err() != nil: // Leave was called when it happened
 	case errors.Is(cause, errSlowReader), e.err != nil:
-		s.Log.Warn("stream dropped: its reader is too slow", "call", pending.ID(), "err", e.err)
+		s.log.Warn("stream dropped: its reader is too slow", "call", pending.ID(), "err", e.err)
 		pending.Leave()
 		panic(http.ErrAbortHandler) // cuts the connection: a clean end would look like a whole answer
 	case !e.started:
@@ -181,7 +181,7 @@ func (s *Server) lost(e *events, r *http.Request, pending pipeline.Pending, caus
 	case errors.Is(cause, errStopping):
 		e.fail(api.StoppingFault(messages.StreamCut, pending.ID()))
 	default:
-		s.Log.Error("stream lost", "call", pending.ID(), "err", err)
+		s.log.Error("stream lost", "call", pending.ID(), "err", err)
 		e.fail(api.Refused(messages.StreamCut, "the gateway lost the call; its answer may be at %s",
 			api.ResultPath(pending.ID())))
 	}

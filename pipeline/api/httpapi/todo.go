@@ -13,16 +13,22 @@ type TodoLists struct {
 	Edit func(ctx context.Context, tenant, session string, edit []byte) (any, error)
 }
 
-// addTodo mounts the todo list of a session: GET reads it, PUT edits it. The tenant is the key's, so no tenant reaches
+// todoFace serves the lists of sessions.
+type todoFace struct {
+	*common
+	todo *TodoLists // nil: there are none
+}
+
+// add mounts the todo list of a session: GET reads it, PUT edits it. The tenant is the key's, so no tenant reaches
 // the list of another, and a session without a list has an empty one. A session whose name cannot be part of a path,
 // because it contains a slash, is named by the header Shallot-Session at /v1/todo.
-func (s *Server) addTodo(t *router) {
-	if s.Todo == nil {
+func (s *todoFace) add(t *router) {
+	if s.todo == nil {
 		return
 	}
 	m := methods{
 		http.MethodGet: s.caller(func(w http.ResponseWriter, r *http.Request, id api.Identity) {
-			v, err := s.Todo.Load(r.Context(), id.Tenant, todoSession(r))
+			v, err := s.todo.Load(r.Context(), id.Tenant, todoSession(r))
 			s.answerTodo(w, r, v, err)
 		}),
 		http.MethodPut: s.caller(func(w http.ResponseWriter, r *http.Request, id api.Identity) {
@@ -31,7 +37,7 @@ func (s *Server) addTodo(t *router) {
 				writeFault(w, fault)
 				return
 			}
-			v, err := s.Todo.Edit(r.Context(), id.Tenant, todoSession(r), body)
+			v, err := s.todo.Edit(r.Context(), id.Tenant, todoSession(r), body)
 			s.answerTodo(w, r, v, err)
 		}),
 	}
@@ -46,7 +52,7 @@ func todoSession(r *http.Request) string {
 	return r.Header.Get("Shallot-Session")
 }
 
-func (s *Server) answerTodo(w http.ResponseWriter, r *http.Request, v any, err error) {
+func (s *todoFace) answerTodo(w http.ResponseWriter, r *http.Request, v any, err error) {
 	if err != nil {
 		s.failed(w, r, err)
 		return

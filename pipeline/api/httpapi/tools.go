@@ -23,9 +23,18 @@ type ToolService interface {
 	ReadEvicted(ctx context.Context, tenant, path string, offset, limit int) (evicted.Part, error)
 }
 
-// addTools mounts the tool face. Registration is a control surface: the main port has it only on loopback; elsewhere it
-// says where it is.
-func (s *Server) addTools(t *router, addr string, main bool) {
+// toolFace serves tools: calls, lists and registration.
+type toolFace struct {
+	*callRunner
+	tools ToolService // nil: there are none
+}
+
+// add mounts the face. Registration is a control surface: the main port has it only on loopback; elsewhere it says
+// where it is.
+func (s *toolFace) add(t *router, addr string, main bool) {
+	if s.tools == nil {
+		return
+	}
 	control := func(next endpoint) http.HandlerFunc { return s.registers("tools", addr, main, next) }
 	list := methods{http.MethodPost: control(s.registerTool)}
 	one := methods{http.MethodDelete: control(s.removeTool)}
@@ -41,21 +50,10 @@ func (s *Server) addTools(t *router, addr string, main bool) {
 	t.add("/v1/tools/{name}/approve", methods{http.MethodPost: control(s.approveTool)})
 }
 
-// registers is an endpoint that changes what there is in the installation; what names those things.
-func (s *Server) registers(what, addr string, main bool, next endpoint) http.HandlerFunc {
-	if main && !IsLoopback(addr) {
-		return s.caller(func(w http.ResponseWriter, r *http.Request, _ api.Identity) {
-			writeFault(w, api.Forbidden("%s are registered on the admin listener (http.admin) only, "+
-				"because this port is reachable from other machines", what))
-		})
-	}
-	return s.operator(addr, next)
-}
-
 // callTool is POST /v1/tools/{name}/call. The body is the arguments, or empty. The answer is the tool's result, as
 // server-sent events for a caller that accepts those.
-func (s *Server) callTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
-	body, fault := s.bodies().Read(w, r)
+func (s *toolFace) callTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	body, fault := s.bodies.Read(w, r)
 	if fault == nil {
 		fault = api.ReadArguments(body)
 	}
@@ -85,12 +83,12 @@ func (s *Server) callTool(w http.ResponseWriter, r *http.Request, id api.Identit
 }
 
 // toolName is the tool that a path names, by its own name or by the name under which listTools offers it to models.
-func (s *Server) toolName(r *http.Request) string {
+func (s *toolFace) toolName(r *http.Request) string {
 	name := r.PathValue("name")
 	if !tool.MayBeModelName(name) {
 		return name
 	}
-	all, err := s.Tools.ListTools(r.Context())
+	all, err := s.tools.ListTools(r.Context())
 	if err != nil {
 		return name // the next one to be asked says what is wrong
 	}
@@ -116,14 +114,14 @@ type heldTool struct {
 // replaced there by another, under which the tool can be called here too (tool.ModelName). What else is known is in
 // policies, by the tool's own name. A quarantined tool is not in the data, because nobody has approved its text.
 // Operators find it under held.
-func (s *Server) listTools(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *toolFace) listTools(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	out := struct {
 		Object   string                    `json:"object"`
 		Data     []api.FunctionTool        `json:"data"`
 		Policies map[string]api.ToolPolicy `json:"policies"`
 		Held     []heldTool                `json:"held,omitempty"`
 	}{"list", []api.FunctionTool{}, map[string]api.ToolPolicy{}, nil}
-	all, err := s.Tools.ListTools(r.Context())
+	all, err := s.tools.ListTools(r.Context())
 	if err != nil {
 		s.failed(w, r, err)
 		return
@@ -144,9 +142,9 @@ func (s *Server) listTools(w http.ResponseWriter, r *http.Request, id api.Identi
 }
 
 // getTool is GET /v1/tools/{name}. A tool that the key may not call is answered like one that does not exist.
-func (s *Server) getTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *toolFace) getTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	name := s.toolName(r)
-	t, err := s.Tools.GetTool(r.Context(), name)
+	t, err := s.tools.GetTool(r.Context(), name)
 	switch {
 	case err != nil:
 		s.failed(w, r, err)
@@ -164,7 +162,7 @@ const evictedPath = "/v1/evicted/"
 
 // readEvicted is GET /v1/evicted/{path...}?offset=0&limit=8000: a part of a result that was too long to be passed on,
 // for keys that may call the tool that reads it.
-func (s *Server) readEvicted(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *toolFace) readEvicted(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	if name := evicted.Tool().Name; !id.MayTool(name) {
 		writeFault(w, api.Forbidden("the key may not call tool %q", name).At("path"))
 		return
@@ -182,7 +180,7 @@ func (s *Server) readEvicted(w http.ResponseWriter, r *http.Request, id api.Iden
 		}
 		at[i] = n
 	}
-	part, err := s.Tools.ReadEvicted(r.Context(), id.Tenant, r.PathValue("path"), at[0], at[1])
+	part, err := s.tools.ReadEvicted(r.Context(), id.Tenant, r.PathValue("path"), at[0], at[1])
 	if err != nil {
 		s.failed(w, r, err)
 		return
@@ -191,13 +189,13 @@ func (s *Server) readEvicted(w http.ResponseWriter, r *http.Request, id api.Iden
 }
 
 // registerTool is POST /v1/tools: 201 with the tool as it now stands.
-func (s *Server) registerTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *toolFace) registerTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	body, fault := s.controlBody(w, r)
 	if fault != nil {
 		writeFault(w, fault)
 		return
 	}
-	t, err := s.Tools.RegisterTool(r.Context(), body, id.Who())
+	t, err := s.tools.RegisterTool(r.Context(), body, id.Who())
 	if err != nil {
 		s.failed(w, r, err)
 		return
@@ -207,8 +205,8 @@ func (s *Server) registerTool(w http.ResponseWriter, r *http.Request, id api.Ide
 }
 
 // removeTool is DELETE /v1/tools/{name}, or {name}@{version}.
-func (s *Server) removeTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
-	if err := s.Tools.RemoveTool(r.Context(), r.PathValue("name"), id.Who()); err != nil {
+func (s *toolFace) removeTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
+	if err := s.tools.RemoveTool(r.Context(), r.PathValue("name"), id.Who()); err != nil {
 		s.failed(w, r, err)
 		return
 	}
@@ -216,7 +214,7 @@ func (s *Server) removeTool(w http.ResponseWriter, r *http.Request, id api.Ident
 }
 
 // approveTool is POST /v1/tools/{name}/approve with {"hash": "..."}: the hash of the definition that the person saw.
-func (s *Server) approveTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
+func (s *toolFace) approveTool(w http.ResponseWriter, r *http.Request, id api.Identity) {
 	body, fault := s.controlBody(w, r)
 	if fault != nil {
 		writeFault(w, fault)
@@ -230,19 +228,10 @@ func (s *Server) approveTool(w http.ResponseWriter, r *http.Request, id api.Iden
 			"send the hash of the definition that you saw, as GET /v1/tools/{name} gives it"))
 		return
 	}
-	t, err := s.Tools.ApproveTool(r.Context(), r.PathValue("name"), in.Hash, id.Who())
+	t, err := s.tools.ApproveTool(r.Context(), r.PathValue("name"), in.Hash, id.Who())
 	if err != nil {
 		s.failed(w, r, err)
 		return
 	}
 	writeValue(w, http.StatusOK, t)
-}
-
-// controlBody reads the JSON object of a control request.
-func (s *Server) controlBody(w http.ResponseWriter, r *http.Request) ([]byte, *messages.Fault) {
-	body, fault := s.bodies().Read(w, r)
-	if fault == nil {
-		fault = api.ControlBody(body)
-	}
-	return body, fault
 }
