@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
@@ -80,7 +81,13 @@ func TestStreamsDoNotQueueForTheConnection(t *testing.T) {
 	begun.Wait()
 	line.writes.Lock()
 	close(still)
-	said.Wait()
+	told := make(chan struct{})
+	go func() { said.Wait(); close(told) }()
+	select {
+	case <-told:
+	case <-time.After(time.Minute):
+		t.Error("targets wait for the connection")
+	}
 	line.writes.Unlock()
 	all.Wait()
 	require.EqualValues(t, streams*pieces, shown.Load())
