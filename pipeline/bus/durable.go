@@ -36,6 +36,7 @@ type durableOptions struct {
 	check    func(ctx context.Context, p Parked, answer json.RawMessage, by string) (json.RawMessage, error)
 	fold     func(kind messages.Kind, s messages.Slip)
 	callers  Callers
+	outbox   *outbox
 	allowed  func(inbox string) bool // answers may go there
 	entry    bool                    // runs stored calls
 	// mayHaveRun reports whether work of the call that must not run twice has begun.
@@ -102,7 +103,7 @@ func newDurables(ctx context.Context, o durableOptions) (*durables, error) {
 	d.ends = &ends{records: r, decide: o.decide, codec: d.codec, inbox: o.inbox + ".c.",
 		replies: d.subj.Control("reply", ""),
 		release: d.keys.release, fold: o.fold, callers: o.callers, allowed: o.allowed, log: o.log,
-		ending: map[string]*ending{}, read: map[string]*reading{}, waiting: map[string][]waiter{}}
+		outbox: o.outbox, ending: map[string]*ending{}, read: map[string]*reading{}, waiting: map[string][]waiter{}}
 	d.who = &who{nc: o.nc, decide: o.decide, own: o.name, subject: d.subj.Who(), reply: o.inbox + ".w", log: o.log,
 		askers: map[string]string{}}
 	d.holds = &holds{records: r, decide: o.decide, codec: d.codec, queue: d.queue, keys: d.keys, ends: d.ends,
@@ -127,7 +128,7 @@ func newDurable(ctx context.Context, n *Node) (*durables, error) {
 			n.owner.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect { return f(n.owns, now, out) })
 		},
 		calls: &n.calls, through: n.onion.run, classify: n.opts.Classify, doubt: n.doubt, check: n.opts.Decide,
-		fold: n.opts.Manager.Fold, callers: n.opts.Callers, allowed: n.inboxAllowed,
+		fold: n.opts.Manager.Fold, callers: n.opts.Callers, outbox: n.member.outbox, allowed: n.inboxAllowed,
 		mayHaveRun: n.begun.mayHaveRun, settle: n.settle, entry: n.opts.Entry,
 	})
 }

@@ -73,6 +73,7 @@ type ownerProcess struct {
 	die      context.CancelFunc
 	dead     context.Context
 	ticks    sync.WaitGroup
+	tasks    tally
 	probe    func(e *protocol.Effect)
 }
 
@@ -105,6 +106,7 @@ func (s *stock) process(entry bool, run through) *ownerProcess {
 		name: p.name, inbox: reply + "." + storedReplies, cfg: s.cfg, nc: p.nc, js: js,
 		log: s.log.With("process", p.name), codec: c, entry: entry,
 		calls: &p.calls, fold: func(messages.Kind, messages.Slip) {}, callers: noCallers{},
+		outbox: newOutbox(&p.tasks),
 		decide: func(f func(o *protocol.Owner, now time.Duration, out []protocol.Effect) []protocol.Effect) {
 			p.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect { return f(p.own, now, out) })
 		},

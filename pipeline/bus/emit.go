@@ -1,6 +1,11 @@
 package bus
 
 import (
+	"strconv"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/events"
@@ -30,4 +35,39 @@ func (m *member) emitter(j *job, c *messages.Call) pipeline.Emit {
 		}
 		return nil
 	}
+}
+
+// emit hands a piece to the owner: without a message where the owner is this process, fused or not.
+func (m *member) emit(j *job, owner, root string, d pipeline.Delta) {
+	n := strconv.FormatUint(j.work.N, 10)
+	d.Chunk = append([]byte(nil), d.Chunk...) // the target may use its buffer again
+	m.outbox.room()
+	if owner == m.n.opts.Name {
+		if o := m.n.calls.get(j.work.Call); o != nil && o.waiter != nil {
+			o.waiter.room()
+		}
+		d.Source = m.n.opts.Name + "." + n
+		m.n.chunk(j.work, m.n.opts.Name, d)
+		return
+	}
+	msg := &nats.Msg{Subject: strings.Join([]string{root, "chunk", j.work.Call, n, strconv.Itoa(d.N), m.n.opts.Name}, "."),
+		Data: d.Chunk}
+	msg.Header = marksHeader(d.Marks)
+	m.outbox.post(len(msg.Data), func() { m.n.send(msg) })
+}
+
+// marksHeader writes the marks of a piece; nil where there are none.
+func marksHeader(m pipeline.Marks) (h nats.Header) {
+	m.Each(func(name, value string) {
+		if h == nil {
+			h = nats.Header{}
+		}
+		h[name] = []string{headerValue(value)}
+	})
+	return h
+}
+
+// marksOf reads them.
+func marksOf(h nats.Header) pipeline.Marks {
+	return pipeline.Marks{Degraded: h.Get(hdrDegraded), Edited: h.Get(hdrEdited), Dropped: h.Get(hdrDropped)}
 }

@@ -29,6 +29,7 @@ type ends struct {
 	callers Callers
 	allowed func(inbox string) bool
 	log     *slog.Logger
+	outbox  *outbox
 
 	mu      sync.Mutex
 	ending  map[string]*ending
@@ -213,8 +214,13 @@ func (s *ends) open(data []byte, then func(c *messages.Call)) {
 	}
 }
 
-// send tells the end where the call was accepted. If nobody is there any more, its caller is answered from here.
+// send tells the end where the call was accepted, after the pieces of the reply.
 func (s *ends) send(to string, data []byte, inbox bool) {
+	s.outbox.post(len(data), func() { s.sendNow(to, data, inbox) })
+}
+
+// sendNow is send in its turn. If nobody is there any more, the caller is answered from here.
+func (s *ends) sendNow(to string, data []byte, inbox bool) {
 	m := &nats.Msg{Subject: to, Data: data, Header: nats.Header{hdrEnd: {"1"}}}
 	err := s.records.ask.send(m, func(m *nats.Msg) {
 		if m == nil || m.Header.Get("Status") == "" || !inbox {
@@ -290,15 +296,20 @@ func (s *ends) follower(o *owned) *pending {
 		return nil
 	}
 	relay := newPending(o.id)
-	relay.pass = func(d pipeline.Delta) { s.pass(to, d) } // at once, so that the end leaves after it
+	relay.pass = func(d pipeline.Delta) { s.pass(to, d) } // in order, so that the end leaves after it
 	return relay
 }
 
-// pass sends a part of a reply on.
+// pass sends a part of a reply on, or drops it where too much waits: a gap is filled by the end.
 func (s *ends) pass(to string, d pipeline.Delta) {
+	if s.outbox.full() {
+		return
+	}
 	h := nats.Header{hdrDelta: {d.Source + " " + strconv.Itoa(d.N)}}
 	d.Marks.Each(func(name, value string) { h[name] = []string{headerValue(value)} })
-	_ = s.records.ask.nc.PublishMsg(&nats.Msg{Subject: to, Header: h, Data: d.Chunk}) // a gap is filled by the end
+	s.outbox.post(len(d.Chunk), func() {
+		_ = s.records.ask.nc.PublishMsg(&nats.Msg{Subject: to, Header: h, Data: d.Chunk})
+	})
 }
 
 // held tells whoever waits that the call is parked: they ask for the result later.
@@ -312,7 +323,9 @@ func (s *ends) held(call, inbox string) {
 	}
 	s.known(call)
 	if strings.HasPrefix(inbox, s.replies) && !strings.HasPrefix(inbox, s.inbox) {
-		_ = s.records.ask.nc.PublishMsg(&nats.Msg{Subject: inbox, Header: nats.Header{hdrHeld: {"1"}}})
+		s.outbox.post(0, func() {
+			_ = s.records.ask.nc.PublishMsg(&nats.Msg{Subject: inbox, Header: nats.Header{hdrHeld: {"1"}}})
+		})
 	}
 }
 

@@ -30,12 +30,13 @@ type member struct {
 	pools    []*pool
 	alone    chan struct{} // one slot: questions of which others died run one at a time
 	busy     tally         // questions and jobs in hand
+	outbox   *outbox       // of streamed replies
 }
 
 func (n *Node) makeMember() {
 	m := &member{n: n, m: protocol.NewMember(n.opts.Name, n.protocolConfig()), owners: map[string]string{},
 		jobs: map[protocol.Work]*job{}, open: map[question]context.CancelCauseFunc{}, classes: map[string]*class{},
-		alone: make(chan struct{}, 1)}
+		alone: make(chan struct{}, 1), outbox: newOutbox(&n.tasks)}
 	m.machine = &machine{clock: n.clock, beat: m.m.Beat, carry: m.carry}
 	m.addClasses()
 	n.member = m

@@ -249,38 +249,6 @@ func (m *member) perform(ctx context.Context, j *job) (c *messages.Call, data []
 	return c, data, refs
 }
 
-func (m *member) emit(j *job, owner, root string, d pipeline.Delta) {
-	n := strconv.FormatUint(j.work.N, 10)
-	if m.direct(owner) {
-		if o := m.n.calls.get(j.work.Call); o != nil && o.waiter != nil {
-			o.waiter.room()
-		}
-		d.Source, d.Chunk = m.n.opts.Name+"."+n, append([]byte(nil), d.Chunk...)
-		m.n.chunk(j.work, m.n.opts.Name, d)
-		return
-	}
-	msg := &nats.Msg{Subject: strings.Join([]string{root, "chunk", j.work.Call, n, strconv.Itoa(d.N), m.n.opts.Name}, "."),
-		Data: d.Chunk}
-	msg.Header = marksHeader(d.Marks)
-	m.n.send(msg)
-}
-
-// marksHeader writes the marks of a piece; nil where there are none.
-func marksHeader(m pipeline.Marks) (h nats.Header) {
-	m.Each(func(name, value string) {
-		if h == nil {
-			h = nats.Header{}
-		}
-		h[name] = []string{headerValue(value)}
-	})
-	return h
-}
-
-// marksOf reads them.
-func marksOf(h nats.Header) pipeline.Marks {
-	return pipeline.Marks{Degraded: h.Get(hdrDegraded), Edited: h.Get(hdrEdited), Dropped: h.Get(hdrDropped)}
-}
-
 // headerValue keeps a value readable and single-lined.
 func headerValue(s string) string {
 	return strings.Map(func(r rune) rune {
@@ -372,9 +340,14 @@ func (m *member) tellOutcome(e *protocol.Effect, root string) {
 		m.n.outcome(w, name, e.State, e.Yes, letter{local: out})
 		return
 	}
-	m.n.send(&nats.Msg{Subject: strings.Join([]string{root, "out", e.Call, strconv.FormatUint(e.N, 10),
+	msg := &nats.Msg{Subject: strings.Join([]string{root, "out", e.Call, strconv.FormatUint(e.N, 10),
 		stateWord(e.State, e.Yes), name}, "."),
-		Data: data, Header: nats.Header{hdrWire: {wireVersion}}})
+		Data: data, Header: nats.Header{hdrWire: {wireVersion}}}
+	if out != nil && out.call.Stream {
+		m.outbox.post(len(data), func() { m.n.send(msg) }) // after the pieces of the reply
+		return
+	}
+	m.n.send(msg)
 }
 
 // free says that there is room: to the other owners, and to this process's own where calls are fused.
