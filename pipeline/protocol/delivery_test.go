@@ -229,3 +229,13 @@ func TestAnOwnerInDoubtParksNothing(t *testing.T) {
 	require.Empty(t, b.pass(10*time.Second, PutHeld))
 	require.Len(t, doubtful().pass(10*time.Second, PutHeld)[:1], 1, "nobody else has it: it is parked")
 }
+
+// The next owner of a call may have it before the store tells this process that it is in the queue again.
+func TestACallThatIsHandedBackIsNotClaimed(t *testing.T) {
+	t.Parallel()
+	b := newBench()
+	b.deliver(1, false)
+	require.NotEmpty(t, only(b.Deliveries.WhoOwns(b.now, "c", "other", 1, nil), Owns), "it runs here")
+	require.Len(t, only(b.Deliveries.HandBack(b.now, "c", nil), PutCall), 1)
+	require.Empty(t, only(b.Deliveries.WhoOwns(b.now, "c", "other", 1, nil), Owns))
+}
