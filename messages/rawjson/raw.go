@@ -10,8 +10,11 @@ import (
 )
 
 // The functions of this file edit JSON as bytes: only the field that is named changes, everything else keeps its order,
-// its number text and its escapes. Input is valid compact JSON; bytes that are handed in are never changed. If a key is
+// its number text and its escapes. Input is valid JSON; bytes that are handed in are never changed. If a key is
 // repeated, the last one counts, as in most JSON readers.
+
+// blanks are what may stand between the values of JSON.
+const blanks = " \t\r\n"
 
 // Field returns the raw value of a key of an object, and whether it is there.
 func Field(obj []byte, key string) (raw []byte, ok bool) {
@@ -39,11 +42,11 @@ func SetField(obj []byte, key string, raw []byte) []byte {
 		return splice(obj, from, to, raw)
 	}
 	end := bytes.LastIndexByte(obj, '}')
-	if end < 0 || bytes.TrimLeft(obj, " \t\r\n")[0] != '{' {
+	if end < 0 || bytes.TrimLeft(obj, blanks)[0] != '{' {
 		return obj // an array or a string may hold a brace too
 	}
 	add := make([]byte, 0, len(key)+len(raw)+4)
-	if end > 0 && obj[end-1] != '{' {
+	if !bytes.HasSuffix(bytes.TrimRight(obj[:end], blanks), []byte{'{'}) {
 		add = append(add, ',')
 	}
 	add = append(add, Encode(key)...)
@@ -62,10 +65,10 @@ func DropField(obj []byte, key string) []byte {
 		if !ok {
 			return obj
 		}
-		if to < len(obj) && obj[to] == ',' {
-			to++
-		} else if from > 0 && obj[from-1] == ',' {
-			from--
+		if next := skipSpace(obj, to); next < len(obj) && obj[next] == ',' {
+			to = next + 1
+		} else if before := bytes.TrimRight(obj[:from], blanks); bytes.HasSuffix(before, []byte{','}) {
+			from = len(before) - 1
 		}
 		obj = splice(obj, from, to, nil)
 	}

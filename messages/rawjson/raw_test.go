@@ -200,3 +200,18 @@ func TestRawEdits(t *testing.T) {
 	require.Equal(t, string(raw), string(rawjson.Array(elems)))
 	require.Equal(t, `{}`, string(rawjson.DropField([]byte(`{"x":1}`), "x")))
 }
+
+// TestEditsKeepJSONThatHasBlanks: callers write JSON as their libraries do, many of them with blanks and line ends.
+func TestEditsKeepJSONThatHasBlanks(t *testing.T) {
+	t.Parallel()
+	drop := func(obj, key string) string { return string(rawjson.DropField([]byte(obj), key)) }
+	require.Equal(t, `{ "b": 2}`, drop(`{"a": 1, "b": 2}`, "a"))
+	require.Equal(t, `{"a": 1}`, drop(`{"a": 1, "b": 2}`, "b"))
+	require.JSONEq(t, `{"a":1}`, drop("{\n \"a\": 1 ,\n \"b\" : 2\n}", "b"))
+	require.JSONEq(t, `{"b":2}`, drop("{\n \"a\": 1 ,\n \"b\" : 2\n}", "a"))
+	require.JSONEq(t, `{"a":1,"c":3}`, drop(`{ "a": 1, "b": 2 , "c": 3 }`, "b"))
+	require.JSONEq(t, `{"a":1}`, drop(`{ "b": 2 , "a": 1 , "b": 3 }`, "b"))
+	require.JSONEq(t, `{}`, drop(`{ "a": 1 }`, "a"))
+	require.JSONEq(t, `{"k":1}`, string(rawjson.SetField([]byte("{ \n}"), "k", []byte("1"))))
+	require.JSONEq(t, `{"a":1,"k":1}`, string(rawjson.SetField([]byte(`{ "a": 1 }`), "k", []byte("1"))))
+}

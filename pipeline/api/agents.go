@@ -102,9 +102,6 @@ func ParseRun(agent string, body []byte) (r RunRequest, f *messages.Fault) {
 	if f = WellFormed(body); f != nil {
 		return r, f
 	}
-	if len(body) == 0 || body[0] != '{' {
-		return r, Invalid("", `send a JSON object with input, such as {"input": "what is to be done"}`)
-	}
 	if raw, ok := rawjson.Field(body, "background"); ok {
 		if string(raw) != "true" && string(raw) != "false" {
 			return r, Invalid("background", "background is true or false")

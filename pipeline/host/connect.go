@@ -16,6 +16,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
+	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/model"
 	"github.com/shallot-nats/shallot/pipeline/stream"
 )
@@ -37,7 +38,8 @@ func (h *Host) connect(ctx context.Context, o Options) error {
 		if c.Embedded.Sync.Always {
 			sync = 0
 		}
-		h.server, err = embed.Start(embed.Options{Dir: dir, Port: c.Embedded.Port, Sync: sync, Login: h.login(o)})
+		h.server, err = embed.Start(embed.Options{Dir: dir, Port: c.Embedded.Port, Sync: sync, Login: h.login(o),
+			Streams: h.streamBytes(), Log: o.Log})
 		if err != nil {
 			return err
 		}
@@ -58,6 +60,13 @@ func (h *Host) connect(ctx context.Context, o Options) error {
 		h.URL = nc.ConnectedUrlRedacted()
 	}
 	return nil
+}
+
+// streamBytes is what the streams may take by their limits: queue and stories by the configuration, audit, dead letters
+// and responses a GiB each.
+func (h *Host) streamBytes() int64 {
+	const most = config.Size(1) << 60 // the sum must stay a number
+	return int64(min(h.Config.Bus.QueueMaxBytes, most) + min(h.Config.Explain.MaxBytes, most) + 3*config.GiB)
 }
 
 // models makes the provider table: OPENAI_API_KEY and OPENAI_BASE_URL first, then the configuration, then the

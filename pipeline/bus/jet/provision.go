@@ -33,7 +33,7 @@ func Provision(ctx context.Context, js jetstream.JetStream, l Layout, verify boo
 	}
 	for _, s := range l.Streams {
 		if err := provisionStream(ctx, js, s, verify); err != nil {
-			return fmt.Errorf("provision: stream %s: %w", s.Name, err)
+			return fmt.Errorf("provision: stream %s: %w%s", s.Name, err, roomHint(err))
 		}
 		for _, cc := range l.Consumers[s.Name] {
 			if err := provisionConsumer(ctx, js, s.Name, cc, verify); err != nil {
@@ -60,6 +60,17 @@ func Provision(ctx context.Context, js jetstream.JetStream, l Layout, verify boo
 		}
 	}
 	return nil
+}
+
+// noRoom is the server's code for a stream whose limit is above what it stores in all.
+const noRoom = 10047
+
+func roomHint(err error) string {
+	if e, ok := errors.AsType[*jetstream.APIError](err); !ok || e.ErrorCode != noRoom {
+		return ""
+	}
+	return "; the limits of all streams together are above what the server or the account may store (max_file_store, or " +
+		"three quarters of the free disk): raise that, or lower bus.queue-max-bytes and explain.max-bytes"
 }
 
 func provisionStream(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, verify bool) error {

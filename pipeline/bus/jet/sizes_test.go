@@ -54,3 +54,19 @@ func TestABucketKnowsItsSize(t *testing.T) {
 	require.Greater(t, sum, used*3/4)
 	require.Less(t, sum, used*5/4)
 }
+
+// A server that has less room than the limits of the streams says only a number; whoever starts it reads what to do.
+func TestAServerWithoutRoomForTheStreamsSaysWhatToLower(t *testing.T) {
+	t.Parallel()
+	srv, err := embed.Start(embed.Options{Dir: t.TempDir(), Sync: time.Minute})
+	require.NoError(t, err)
+	t.Cleanup(srv.Stop)
+	nc, err := jet.Connect(jet.ConnOptions{Name: t.Name(), InProcess: srv})
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	err = jet.Provision(t.Context(), js, jet.Layout{Streams: []jetstream.StreamConfig{
+		{Name: "S", Subjects: []string{"s"}, MaxBytes: 1 << 59}}}, false)
+	require.ErrorContains(t, err, "bus.queue-max-bytes")
+}
