@@ -177,8 +177,8 @@ func (s *Deliveries) Owns(call string) bool {
 	return d != nil && (d.doubt || d.step >= running)
 }
 
-// WhoOwns is another process's question who has the call; seq is the delivery that made it ask. A call that is being put
-// into the queue again is not this process's any more: its next owner may ask before the store has answered here.
+// WhoOwns is another process's question who has the call; seq is the delivery that made it ask. A call that is being
+// put into the queue again is not this process's any more: its next owner may ask before the store has answered here.
 func (s *Deliveries) WhoOwns(now time.Duration, call, asker string, seq uint64, out []Effect) []Effect {
 	d := s.calls[call]
 	if d == nil || d.elsewhere || d.step == handing {
