@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A process owns as many stored calls as it has slots: else a provider would stand idle while calls for it wait.
+// A process owns as many stored calls as it has slots: else a provider would stand idle while calls for it wait
+// (BU-15).
 func TestAsManyStoredCallsRunAsThereAreSlots(t *testing.T) {
 	t.Parallel()
 	const slots = 1030 // more than are owned without a word about slots

@@ -10,7 +10,7 @@ import (
 )
 
 // TestSkeleton holds the keys and the defaults: a file that writes all of them is read, and says what no file says, but
-// for the keys whose default is that nobody wrote them.
+// for the keys whose default is that nobody wrote them; those of large-result-eviction are among them (S0-EVICT-7).
 func TestSkeleton(t *testing.T) {
 	t.Parallel()
 	l, err := host.Load("testdata/skeleton.yaml", nil, nil)

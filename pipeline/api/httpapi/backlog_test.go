@@ -50,7 +50,7 @@ func TestSlowReaderIsDropped(t *testing.T) {
 	}
 }
 
-// Where much waits in all, those are dropped for whom more than their share waits, and nobody else.
+// Where much waits in all, those are dropped for whom more than their share waits, and nobody else (BU-5).
 func TestOnlyReadersWithMoreThanTheirShareAreDropped(t *testing.T) {
 	t.Parallel()
 	all := &backlog{most: 100 << 10}

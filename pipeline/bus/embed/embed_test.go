@@ -27,7 +27,7 @@ func TestOneServerOneDirectory(t *testing.T) {
 }
 
 // TestAServerThatCouldNotWriteIsReplacedWhenThereIsRoom: after a full disk nats-server refuses every write to the
-// stream, also when the disk is empty again. Only another start helps.
+// stream, also when the disk is empty again. Only another start helps (BU-4).
 func TestAServerThatCouldNotWriteIsReplacedWhenThereIsRoom(t *testing.T) {
 	t.Parallel()
 	srv, err := embed.Start(embed.Options{Dir: t.TempDir(), Port: -1, Sync: time.Minute})
@@ -64,7 +64,8 @@ func TestAServerThatCouldNotWriteIsReplacedWhenThereIsRoom(t *testing.T) {
 	require.EqualValues(t, 2, info.State.Msgs)
 }
 
-// TestASmallDiskTakesStreamsWhoseLimitsItCannotHold: limits are bounds, not what is needed on the first day.
+// TestASmallDiskTakesStreamsWhoseLimitsItCannotHold: limits are bounds, not what is needed on the first day
+// (BU-7).
 func TestASmallDiskTakesStreamsWhoseLimitsItCannotHold(t *testing.T) {
 	t.Parallel()
 	const huge = 1 << 59

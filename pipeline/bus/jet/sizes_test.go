@@ -55,7 +55,8 @@ func TestABucketKnowsItsSize(t *testing.T) {
 	require.Less(t, sum, used*5/4)
 }
 
-// A server that has less room than the limits of the streams says only a number; whoever starts it reads what to do.
+// A server that has less room than the limits of the streams says only a number; whoever starts it reads what
+// to do (BU-7).
 func TestAServerWithoutRoomForTheStreamsSaysWhatToLower(t *testing.T) {
 	t.Parallel()
 	srv, err := embed.Start(embed.Options{Dir: t.TempDir(), Sync: time.Minute})

@@ -126,7 +126,7 @@ func TestAParkedCallHasTheStoryBeforeAndAfter(t *testing.T) {
 	require.Equal(t, calls.Ended, page.Calls[0].State)
 }
 
-// What the start line says of the limits is what holds, whoever made the stream.
+// What the start line says of the limits is what holds, whoever made the stream (BU-6).
 func TestTheLimitsThatAreSaidAreThoseOfTheStream(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, natscalls.Limits{Age: time.Minute, Bytes: 1 << 20})

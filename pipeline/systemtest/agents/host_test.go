@@ -219,6 +219,7 @@ func last(request []byte) chat.Msg {
 	return msgs[len(msgs)-1]
 }
 
+// The tool calls of a run pass the tool chain, whose cache has what is read again (S3-INT-1).
 func TestAnAgentOfTheConfigurationByEachFace(t *testing.T) {
 	t.Parallel()
 	i, ran := newInstallation(t, func(request []byte) ([]map[string]any, string) {
