@@ -38,9 +38,9 @@ func TestStoriesGoOutTogetherWhereTheyAreMany(t *testing.T) {
 		}
 		for range 1000 {
 			tell()
-			time.Sleep(100 * time.Microsecond)
+			<-time.After(100 * time.Microsecond)
 		}
-		time.Sleep(10 * time.Millisecond)
+		<-time.After(10 * time.Millisecond)
 		synctest.Wait()
 		require.Equal(t, want, sent)
 		require.Less(t, len(bursts), 200)
