@@ -72,3 +72,8 @@ func (h *Host) OnMCPChange(f func(tool.MCPChange)) (stop func(), err error) {
 func (h *Host) Tools(ctx context.Context) ([]*tool.Definition, error) {
 	return h.tools.registry.List(ctx)
 }
+
+// FindTool returns the newest version of a tool; one that another process registered a moment ago is found too.
+func (h *Host) FindTool(ctx context.Context, name string) (*tool.Definition, error) {
+	return h.tools.registry.Get(ctx, name)
+}

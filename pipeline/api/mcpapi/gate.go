@@ -26,6 +26,12 @@ func (f *Server) gate(next mcp.MethodHandler) mcp.MethodHandler {
 			return nil, err
 		}
 		res, err := next(ctx, method, req)
+		if unknownTool(method, err) && f.registeredSince(ctx, req.GetParams()) {
+			if err := f.mayAsk(id, req.GetParams()); err != nil {
+				return nil, err
+			}
+			res, err = next(ctx, method, req)
+		}
 		if err != nil {
 			return res, withHint(method, err)
 		}
@@ -61,11 +67,17 @@ func standsAlone(params mcp.Params) bool {
 	return v >= firstSessionless
 }
 
+// unknownTool reports whether err says that a call names a tool that is not listed.
+func unknownTool(method string, err error) bool {
+	var wire *jsonrpc.Error
+	return method == "tools/call" && errors.As(err, &wire) && wire.Code == jsonrpc.CodeInvalidParams &&
+		strings.HasPrefix(wire.Message, "unknown tool")
+}
+
 // withHint adds a hint to the error about an unknown tool: tools/list shows the tools.
 func withHint(method string, err error) error {
 	var wire *jsonrpc.Error
-	if method == "tools/call" && errors.As(err, &wire) && wire.Code == jsonrpc.CodeInvalidParams &&
-		strings.HasPrefix(wire.Message, "unknown tool") {
+	if unknownTool(method, err) && errors.As(err, &wire) {
 		more := *wire
 		more.Message += "; tools/list shows all tools"
 		return &more

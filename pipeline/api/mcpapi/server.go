@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,6 +26,8 @@ import (
 // Source is what the server asks about tools and about the connected MCP servers; host.Host implements it.
 type Source interface {
 	Tools(ctx context.Context) ([]*tool.Definition, error)
+	// FindTool returns a tool that any process has registered, however short a time ago.
+	FindTool(ctx context.Context, name string) (*tool.Definition, error)
 	MCPNames() (names, prefixes []string)
 	AskMCP(ctx context.Context, server, method string, params any) (json.RawMessage, error)
 	OnMCPChange(f func(tool.MCPChange)) (stop func(), err error)
@@ -38,6 +41,7 @@ type Server struct {
 	parser    args.Parser
 	server    *mcp.Server
 	upstreams *upstreams
+	listing   sync.Mutex        // one sync at a time; guards listed
 	listed    map[string]string // tool -> what was listed of it
 	news      chan struct{}     // there may be other tools now
 	stop      context.CancelFunc
@@ -166,6 +170,8 @@ func every(ctx context.Context, news <-chan struct{}, do func(context.Context)) 
 // sync lists the registry's tools and the agents again if they changed; the SDK tells its clients. Quarantined tools
 // are not listed.
 func (f *Server) sync(ctx context.Context) {
+	f.listing.Lock()
+	defer f.listing.Unlock()
 	defs, err := f.tools(ctx)
 	if err != nil {
 		f.Log.Debug("the tools cannot be listed", "err", err)
@@ -208,6 +214,22 @@ func (f *Server) sync(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// registeredSince reports whether the tool that a call names is listed now, because it was registered after the last
+// sync: who has registered a tool, in whatever process, can call it at once.
+func (f *Server) registeredSince(ctx context.Context, params mcp.Params) bool {
+	p, ok := params.(*mcp.CallToolParamsRaw)
+	if !ok {
+		return false
+	}
+	if _, err := f.Source.FindTool(ctx, p.Name); err != nil && !strings.HasPrefix(p.Name, agentToolName) {
+		return false
+	}
+	f.sync(ctx)
+	f.listing.Lock()
+	defer f.listing.Unlock()
+	return f.listed[p.Name] != ""
 }
 
 // add lists one tool. The SDK panics on schemas that it refuses; such a tool is left out here, but can be called over

@@ -32,6 +32,16 @@ func (f *fakeTools) Tools(context.Context) ([]*tool.Definition, error) {
 	defer f.mu.Unlock()
 	return f.defs, nil
 }
+func (f *fakeTools) FindTool(_ context.Context, name string) (*tool.Definition, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, d := range f.defs {
+		if d.Name == name {
+			return d, nil
+		}
+	}
+	return nil, tool.NotFound(name)
+}
 func (f *fakeTools) MCPNames() (names, prefixes []string) { return nil, nil }
 func (f *fakeTools) AskMCP(context.Context, string, string, any) (json.RawMessage, error) {
 	return nil, errors.New("none")
@@ -54,6 +64,24 @@ func serveSource(t *testing.T, entry *apitest.Entry, source Source,
 		entry.Target = apitest.Replies(`{"ok":true}`)
 	}
 	return serveMCP(t, entry, server, edit)
+}
+
+func TestToolIsCallableAsSoonAsItIsRegistered(t *testing.T) {
+	t.Parallel()
+	source := &fakeTools{}
+	g := serveSource(t, &apitest.Entry{}, source, nil)
+	s := apitest.DialMCP(t, g.URL, "", revisions[0], nil)
+	call := func(name string) error {
+		_, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: name, Arguments: json.RawMessage(`{"n":1}`)})
+		return err
+	}
+	for _, name := range []string{"first", "second", "third"} {
+		require.ErrorContains(t, call(name), "tools/list shows all tools")
+		source.mu.Lock()
+		source.defs = append(source.defs[:len(source.defs):len(source.defs)], toolDef(name, "go"))
+		source.mu.Unlock()
+		require.NoError(t, call(name), "the next sync may be half a second away")
+	}
 }
 
 var revisions = []string{"2026-07-28", "2025-11-25", "2025-06-18"}

@@ -65,7 +65,9 @@ func TestStructuredContentIsHeldToItsOwnSchema(t *testing.T) {
 		"good": {`{"n":1}`, false, false}, "wrong": {"one", true, true}, "bare": {`{"m":1}`, true, true},
 		"none": {"only", true, true}, "fails": {"no city", true, false},
 	} {
-		r := callMCP(t, url, "up_"+name, `{}`).Get("result")
+		answer := callMCP(t, url, "up_"+name, `{}`)
+		require.True(t, answer.Get("result").Exists(), "%s: %s", name, answer.Raw)
+		r := answer.Get("result")
 		require.Equal(t, want.isError, r.Get("isError").Bool(), r.Raw)
 		require.Equal(t, want.text, r.Get("content.0.text").String(), r.Raw)
 		require.Equal(t, name == "good", r.Get("structuredContent").Exists(), r.Raw)
