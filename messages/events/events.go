@@ -59,9 +59,6 @@ func Says(piece []byte) bool {
 	return false
 }
 
-// Opens reports whether a piece only begins something: it can wait for the first piece that says something.
-func Opens(piece []byte) bool { return !Says(piece) && !Ends(piece) }
-
 // Ends reports whether a piece belongs to the end of the whole reply, which is sent when the final reply is known.
 func Ends(piece []byte) bool {
 	switch Name(piece) {
