@@ -47,14 +47,14 @@ func TestALostAuditStreamFailsReadinessAndKeepsRecords(t *testing.T) {
 		status, text := get(t, base+"/readyz")
 		reason := gjson.Get(text, `checks.#(name=="audit").reason`).Str
 		return status == 503 && gjson.Get(text, `checks.#(name=="audit").ok`).Raw == "false" && reason != ""
-	}, 10*time.Second, 50*time.Millisecond)
+	}, 30*time.Second, 50*time.Millisecond)
 	_, err = js.CreateStream(t.Context(), config)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		status, _ := get(t, base+"/readyz")
 		s, err := js.Stream(t.Context(), "SHALLOT_AUDIT")
 		return status == 200 && err == nil && s.CachedInfo().State.Msgs >= 6 // the end of each call, and what its model did
-	}, 10*time.Second, 50*time.Millisecond)
+	}, 30*time.Second, 50*time.Millisecond)
 	_, text := get(t, base+"/readyz")
 	require.Contains(t, gjson.Get(text, `checks.#(name=="audit").reason`).Str, "0 are lost")
 }

@@ -80,7 +80,7 @@ func (g *graveyard) result(id string) string {
 		var status int
 		status, text = get(g.t, g.base+"/v1/results/"+id)
 		return status != 202 && status != 503
-	}, 15*time.Second, 20*time.Millisecond, "%s", &text)
+	}, 30*time.Second, 20*time.Millisecond, "%s", &text)
 	return text
 }
 

@@ -194,7 +194,7 @@ func TestAnOutcomeThatItsWorkerCouldNotKeepIsFoundByTheNextOwner(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := spilled.Get(t.Context(), messages.Key("default", p.ID(), "1"))
 		return err == nil
-	}, 5*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	c, err := s.part(Options{Entry: true}).Result(ctx, "default", p.ID())
@@ -249,7 +249,7 @@ func TestAMemberThatLosesMessagesGetsThemAgain(t *testing.T) {
 				defer n.member.Unlock()
 				return len(n.member.jobs)
 			}
-			require.Eventually(t, func() bool { return kept() == 0 }, 20*time.Second, 20*time.Millisecond,
+			require.Eventually(t, func() bool { return kept() == 0 }, 30*time.Second, 20*time.Millisecond,
 				"nothing is kept for ever")
 		})
 	}

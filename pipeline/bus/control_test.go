@@ -32,7 +32,7 @@ func TestStatisticsAndSwitchesAreThoseOfAllProcesses(t *testing.T) {
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		return len(wait(t, accept(t, b, chatRequest())).Slip.Path) == 1
-	}, 5*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	_, err = b.Diagnostics(t.Context())
 	require.NoError(t, err)
 }
@@ -60,7 +60,7 @@ func TestADeletedSwitchIsTheDefaultEverywhere(t *testing.T) {
 				}
 			}
 			return true
-		}, 5*time.Second, 5*time.Millisecond, "%s is %t in every process", name, want)
+		}, 30*time.Second, 5*time.Millisecond, "%s is %t in every process", name, want)
 	}
 	kv, err := w.js.KeyValue(t.Context(), "shallot_control")
 	require.NoError(t, err)
@@ -108,7 +108,7 @@ func TestTheBacklogOfAStageIsKnownWhileItWorks(t *testing.T) {
 	for range 3 {
 		calls = append(calls, accept(t, owner, chatRequest()))
 	}
-	require.Eventually(t, func() bool { return owner.Asked()["model/slow_one"] == 3 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return owner.Asked()["model/slow_one"] == 3 }, 30*time.Second, time.Millisecond)
 	raw, err := owner.Diagnostics(t.Context())
 	require.NoError(t, err)
 	text, err := json.Marshal(raw)

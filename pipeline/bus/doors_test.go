@@ -141,7 +141,7 @@ func TestALateQuestionIsNotRun(t *testing.T) {
 		d, err := n.Diagnostics(t.Context())
 		require.NoError(t, err)
 		return strings.Contains(string(rawjson.Encode(d)), `"lateHops":1`)
-	}, 5*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 	require.EqualValues(t, 1, runs.Load())
 }
 
@@ -235,7 +235,7 @@ func TestSwitchesByKV(t *testing.T) {
 		marked = !marked
 		_, err = kv.PutString(t.Context(), "stage.model.mark.enabled", fmt.Sprint(marked))
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { return on(m, "mark") == marked }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return on(m, "mark") == marked }, 30*time.Second, time.Millisecond)
 	}
 	for _, value := range []string{"false", "FALSE", " false\n", "False", "false a"} {
 		put("stage.model.a.enabled", value)
@@ -282,7 +282,7 @@ func TestACancelCutsAWaitShort(t *testing.T) {
 		} {
 			before := runs.Load()
 			p := accept(t, n, chatRequest())
-			require.Eventually(t, func() bool { return runs.Load() == before+1 }, 10*time.Second, time.Millisecond, name)
+			require.Eventually(t, func() bool { return runs.Load() == before+1 }, 30*time.Second, time.Millisecond, name)
 			cancel(p)
 			c := wait(t, p)
 			require.Equal(t, messages.Cancelled, c.Fault.Code, name)

@@ -92,7 +92,7 @@ func TestOneKeyIsOneCall(t *testing.T) {
 			}
 		})
 	}
-	require.Eventually(t, func() bool { return runs.Load() == 1 }, 5*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return runs.Load() == 1 }, 30*time.Second, 5*time.Millisecond)
 	_, err := a.durables.accept(t.Context(), s.call("k", `{"other":1}`), pipeline.Request{})
 	require.Equal(t, messages.IdempotencyMismatch, messages.AsFault(err, "").Code)
 	close(release)
@@ -123,7 +123,7 @@ func TestARetryableEndFreesItsKeyAndAnUnknownOneKeepsIt(t *testing.T) {
 		return w.ID()
 	}
 	first := once("a")
-	require.Eventually(t, func() bool { return once("a") != first }, 5*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return once("a") != first }, 30*time.Second, 20*time.Millisecond)
 	code.Store(messages.OutcomeUnknown)
 	first = once("b")
 	require.Equal(t, first, once("b"))
@@ -146,7 +146,7 @@ func TestADeadOwnersCallsGoOnAtAnother(t *testing.T) {
 		require.NoError(t, err)
 		waits = append(waits, p)
 	}
-	require.Eventually(t, func() bool { return began.Load() == n }, 5*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return began.Load() == n }, 30*time.Second, 5*time.Millisecond)
 	var ran atomic.Int32
 	s.process(true, func(p *ownerProcess, o *owned, told func(*messages.Call)) outcome {
 		ran.Add(1)

@@ -188,7 +188,7 @@ func (s *stock) settled() {
 	require.Eventually(s.t, func() bool {
 		st, err := s.js.Stream(s.t.Context(), "SHALLOT_CALLS")
 		return err == nil && st.CachedInfo().State.Msgs == 0
-	}, 10*time.Second, 20*time.Millisecond, "the work queue is empty")
+	}, 30*time.Second, 20*time.Millisecond, "the work queue is empty")
 }
 
 func (s *stock) wait(p pipeline.Pending) *messages.Call {

@@ -52,7 +52,7 @@ func (w *world) dead(n int) []*jetstream.RawStreamMsg {
 		require.NoError(w.t, err)
 		return int(info.State.Msgs)
 	}
-	require.Eventually(w.t, func() bool { return left() >= n }, 15*time.Second, 20*time.Millisecond, "%d dead letters", n)
+	require.Eventually(w.t, func() bool { return left() >= n }, 30*time.Second, 20*time.Millisecond, "%d dead letters", n)
 	var out []*jetstream.RawStreamMsg
 	for seq := range left() {
 		m, err := s.GetMsg(w.t.Context(), uint64(seq)+1)
@@ -66,7 +66,7 @@ func (w *world) dead(n int) []*jetstream.RawStreamMsg {
 func (w *world) settled() {
 	w.t.Helper()
 	empty := func() bool { return w.queued() == 0 }
-	require.Eventually(w.t, empty, 15*time.Second, 20*time.Millisecond, "the queue is empty")
+	require.Eventually(w.t, empty, 30*time.Second, 20*time.Millisecond, "the queue is empty")
 }
 
 // What cannot be read where calls and questions come is kept as a dead letter, once, and stops no work

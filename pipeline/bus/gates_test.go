@@ -302,7 +302,7 @@ func TestAHeldCallKeepsItsLargeBody(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := kv.Keys(t.Context())
 		return errors.Is(err, jetstream.ErrNoKeysFound)
-	}, 10*time.Second, 10*time.Millisecond, "nothing of it stays")
+	}, 30*time.Second, 10*time.Millisecond, "nothing of it stays")
 }
 
 // An answer that is refused changes nothing; what the check returns is what the stage gets.

@@ -173,7 +173,7 @@ func TestLostAnswersOfOtherStores(t *testing.T) {
 				})
 			}
 			all.Wait()
-			require.Eventually(t, func() bool { return n.Load() >= 20 }, 10*time.Second, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return n.Load() >= 20 }, 30*time.Second, 10*time.Millisecond)
 			for body, times := range c.done {
 				require.Equal(t, 1, times, body)
 			}

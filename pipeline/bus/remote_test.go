@@ -83,7 +83,7 @@ func awaited(t *testing.T, s pipeline.Stage, times int64) {
 	require.Eventually(t, func() bool {
 		n, ok := s.Details(t.Context())["absent"].(int64)
 		return ok && n >= times
-	}, 10*time.Second, time.Millisecond)
+	}, 30*time.Second, time.Millisecond)
 }
 
 // A program that does not run fails nothing: the call waits, and goes on when the program comes.

@@ -101,7 +101,7 @@ func TestAHeldCallGoesOnWithItsAnswer(t *testing.T) {
 			require.Eventually(t, func() bool {
 				held, err := n.HeldCalls(t.Context(), "default")
 				return err == nil && len(held) == 1 && held[0].Call == p.ID() && string(held[0].Question) == `"may I?"`
-			}, 10*time.Second, 10*time.Millisecond)
+			}, 30*time.Second, 10*time.Millisecond)
 			_, err := n.Result(t.Context(), "default", p.ID())
 			require.ErrorIs(t, err, pipeline.ErrHeld)
 			word, err := n.DecideInOneWord(t.Context(), "", p.ID(), json.RawMessage(`"yes"`), "ann")
@@ -131,7 +131,7 @@ func TestAHoldThatNobodyAnswersEnds(t *testing.T) {
 	require.Eventually(t, func() bool {
 		c, _, err := n.Peek(t.Context(), "default", p.ID())
 		return err == nil && c != nil && c.Fault.Code == messages.Blocked
-	}, 10*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 }
 
 // The first of many decisions counts, and the call runs once.
@@ -310,7 +310,7 @@ func TestADecidedCallAsksNobodyForItsWork(t *testing.T) {
 		require.Eventually(t, func() bool {
 			_, err := n.DecideInOneWord(t.Context(), "", p.ID(), json.RawMessage(`"yes"`), "ann")
 			return err == nil
-		}, 20*time.Second, 10*time.Millisecond)
+		}, 30*time.Second, 10*time.Millisecond)
 		c, err := n.Result(t.Context(), "default", p.ID())
 		require.NoError(t, err)
 		require.Nil(t, c.Fault)

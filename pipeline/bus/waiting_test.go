@@ -90,7 +90,7 @@ func TestAKeyIsFreedAlthoughAnAnswerIsLost(t *testing.T) {
 			}
 			first := once()
 			a.wait(t)
-			require.Eventually(t, func() bool { return once() != first }, 15*time.Second, 50*time.Millisecond)
+			require.Eventually(t, func() bool { return once() != first }, 30*time.Second, 50*time.Millisecond)
 			s.settled()
 		})
 	}

@@ -121,7 +121,7 @@ func ended(t *testing.T, n *bus.Node, r pipeline.Request) *messages.Call {
 // tree waits for so many spans and returns them as lines, each indented below its parent; all must be of one trace.
 func tree(t *testing.T, spans *tracetest.InMemoryExporter, n int) (lines []string, by map[string]tracetest.SpanStub) {
 	t.Helper()
-	require.Eventually(t, func() bool { return len(spans.GetSpans()) >= n }, 10*time.Second, time.Millisecond, "%d spans",
+	require.Eventually(t, func() bool { return len(spans.GetSpans()) >= n }, 30*time.Second, time.Millisecond, "%d spans",
 		n)
 	all := spans.GetSpans()
 	require.Len(t, all, n)

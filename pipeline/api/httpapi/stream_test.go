@@ -355,7 +355,7 @@ func TestStopLetsCallsFinish(t *testing.T) {
 	<-running
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.Shutdown(context.Background()) }()
-	require.Eventually(t, s.stopping.Load, time.Second, time.Millisecond)
+	require.Eventually(t, s.stopping.Load, 30*time.Second, time.Millisecond)
 	close(finish)
 	require.Equal(t, 200, <-got)
 	require.NoError(t, <-stopped)

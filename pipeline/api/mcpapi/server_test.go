@@ -277,7 +277,7 @@ func TestMCPListFollowsTheRegistry(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("no news of the list")
 	}
-	require.Eventually(t, func() bool { return len(names()) == 1 && names()[0] == "new" }, 10*time.Second,
+	require.Eventually(t, func() bool { return len(names()) == 1 && names()[0] == "new" }, 30*time.Second,
 		10*time.Millisecond,
 		"a tool that the SDK refuses does not take the others with it")
 }

@@ -59,7 +59,7 @@ func (w world) stored(t *testing.T) (out []string) {
 
 func (w world) waiting(t *testing.T, n int) State {
 	t.Helper()
-	require.Eventually(t, func() bool { return w.State().Waiting == n }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return w.State().Waiting == n }, 30*time.Second, time.Millisecond)
 	return w.State()
 }
 

@@ -121,7 +121,7 @@ func (w *world) story(l *natscalls.Lookup, tenant, id string) (out []calls.Story
 		parts, err := l.Get(w.t.Context(), tenant, id)
 		out = parts
 		return err == nil && parts[len(parts)-1].State == calls.Ended
-	}, 10*time.Second, 5*time.Millisecond)
+	}, 30*time.Second, 5*time.Millisecond)
 	return out
 }
 

@@ -71,7 +71,7 @@ func TestABatchIsDecidedOverNATSInEveryWay(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, body = i.do("GET", "/v1/agents/clerk/runs/"+run, "")
 		return gjson.Get(body, "status").String() == api.RunCompleted
-	}, 20*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 	require.ElementsMatch(t, []string{`pay{"amount":11}`, `pay{"amount":2}`, "look{}"}, ran.all())
 	results := read.all()
 	require.Len(t, results, 5)

@@ -164,6 +164,6 @@ func (s *system) held(n *bus.Node, id string) bus.Parked {
 		var err error
 		p, err = n.HeldCall(s.t.Context(), "acme", id)
 		return err == nil
-	}, 20*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 	return p
 }

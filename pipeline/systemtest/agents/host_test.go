@@ -291,7 +291,7 @@ func TestARunIsFollowedApprovedAndReadOverHTTP(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, body = i.do("GET", path, "")
 		return gjson.Get(body, "status").String() == "waiting"
-	}, 10*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 	status, body = i.do("POST", "/v1/approvals/"+run, `{"id":"a","decision":"approve"}`)
 	require.Equal(t, 202, status, body)
 	require.Contains(t, gjson.Get(body, "message").String(), "no decision yet about c")

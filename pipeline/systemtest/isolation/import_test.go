@@ -64,7 +64,7 @@ func TestAnotherAccountReachesWhatIsImported(t *testing.T) {
 		u := dial(t, i)
 		require.NoError(t, u.PublishRequest("ask", u.NewInbox(), []byte(hello)))
 		require.NoError(t, u.Flush())
-		require.Eventually(t, func() bool { return strings.Contains(i.log.String(), "not an inbox") }, 10*time.Second,
+		require.Eventually(t, func() bool { return strings.Contains(i.log.String(), "not an inbox") }, 30*time.Second,
 			10*time.Millisecond, "it is dropped, and the log says why")
 	})
 }

@@ -66,7 +66,7 @@ func TestEachMessageGoesItsOwnWay(t *testing.T) {
 				<-cut
 			}
 		}
-		require.Eventually(t, far.IsConnected, 5*time.Second, time.Millisecond)
+		require.Eventually(t, far.IsConnected, 30*time.Second, time.Millisecond)
 		require.NoError(t, far.FlushTimeout(5*time.Second))
 	}
 }

@@ -81,7 +81,7 @@ func TestMicro(t *testing.T) {
 			}
 		}
 		return stats["model-after-audit"] != nil && stats["model-after-audit"].NumRequests == calls
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	for _, name := range []string{"model-before-audit", "model-before-logging", "model-after-logging",
 		"target-model-demo"} {
 		e := stats[name]

@@ -204,7 +204,7 @@ func TestAnEmbeddedGatewayThatIsKilledGoesOnAtOnce(t *testing.T) {
 			_, _ = httpDo(keyed, "POST", base+"/v1/chat/completions", asks(key), "Idempotency-Key", key)
 		})
 	}
-	require.Eventually(t, func() bool { _, n := p.runs(""); return n == 2*calls }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { _, n := p.runs(""); return n == 2*calls }, 30*time.Second, 10*time.Millisecond)
 	g.signal(syscall.SIGKILL)
 	<-g.done
 	cut()

@@ -240,7 +240,7 @@ func TestWorkerDiesAtEachStep(t *testing.T) {
 					}
 					p := die()
 					if submit { // nobody waits: whoever takes it up, when its time is over, writes its end
-						require.Eventually(t, func() bool { return time.Now().After(until) }, 10*time.Second, 20*time.Millisecond)
+						require.Eventually(t, func() bool { return time.Now().After(until) }, 30*time.Second, 20*time.Millisecond)
 						next := w.process("", "")
 						defer next.kill()
 					}
@@ -316,7 +316,7 @@ func TestEntryAndServerDieWhileAToolRuns(t *testing.T) {
 				}
 				var first sync.WaitGroup
 				first.Go(func() { _, _ = try(time.Second) })
-				require.Eventually(t, func() bool { return w.ran("") > before }, 20*time.Second, time.Millisecond, "it runs")
+				require.Eventually(t, func() bool { return w.ran("") > before }, 30*time.Second, time.Millisecond, "it runs")
 				switch who {
 				case "entry":
 					entry.kill()

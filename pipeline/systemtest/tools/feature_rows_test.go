@@ -79,7 +79,7 @@ func (a *audited) end(t *testing.T, c *messages.Call) gjson.Result {
 		defer a.mu.Unlock()
 		r = a.all[c.ID]
 		return r.Exists()
-	}, 10*time.Second, 5*time.Millisecond, "no audit record of %s %s", c.Tool, c.ID)
+	}, 30*time.Second, 5*time.Millisecond, "no audit record of %s %s", c.Tool, c.ID)
 	return r
 }
 

@@ -162,10 +162,10 @@ tool:
 		ok := n == settled
 		settled = n
 		return ok
-	}, 20*time.Second, 100*time.Millisecond)
+	}, 30*time.Second, 100*time.Millisecond)
 	all()
 	more := 0
-	require.Eventually(t, func() bool { more = goroutines() - settled; return more < 40 }, 20*time.Second,
+	require.Eventually(t, func() bool { more = goroutines() - settled; return more < 40 }, 30*time.Second,
 		50*time.Millisecond, "goroutines")
 	require.Nil(t, call(t, h, pipeline.Request{Tool: "fine", Body: []byte(`{}`)}).Fault, "the slots are free")
 	t.Logf("%d goroutines before, %d more after", settled, more)
@@ -275,7 +275,7 @@ tool:
 	require.Eventually(t, func() bool {
 		held, line := all()
 		return running.Load() == 6 && held+line == 90
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	tooMany := func() bool { return held() > 6+len(queues)*10 || running.Load() > 6 }
 	require.Never(t, tooMany, 300*time.Millisecond, 20*time.Millisecond)
 	require.Greater(t, held(), 6)

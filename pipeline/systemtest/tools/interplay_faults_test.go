@@ -187,7 +187,7 @@ stages:
 				}
 			}
 			return false
-		}, 20*time.Second, 20*time.Millisecond)
+		}, 30*time.Second, 20*time.Millisecond)
 	}
 	stop := serve("keeper")
 	id := b.held(t, "kept", `{"n":1}`)
@@ -354,7 +354,7 @@ stages:
 			steady := g == goroutines && s == subs
 			goroutines, subs = g, s
 			return steady
-		}, 10*time.Second, 200*time.Millisecond)
+		}, 30*time.Second, 200*time.Millisecond)
 		many(200, do)
 		ok := false
 		var g, s int

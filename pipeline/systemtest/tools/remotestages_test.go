@@ -166,7 +166,7 @@ func TestOwnRemoteStages(t *testing.T) {
 		pipeline.Request{Kind: messages.Tool, Tool: "guarded", User: "hang", Body: []byte(`{"n":3}`)})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { raw, _ := os.ReadFile(log); return strings.Contains(string(raw), "my-audit") },
-		10*time.Second, 5*time.Millisecond)
+		30*time.Second, 5*time.Millisecond)
 	p.kill()
 	c, err = pending.Wait(t.Context(), nil)
 	require.NoError(t, err)
@@ -190,7 +190,7 @@ func TestOwnRemoteStages(t *testing.T) {
 		}
 		return n
 	}
-	require.Eventually(t, func() bool { return absent() > 0 }, 10*time.Second, 20*time.Millisecond,
+	require.Eventually(t, func() bool { return absent() > 0 }, 30*time.Second, 20*time.Millisecond,
 		"the statistics tell of it")
 	p.start()
 	c, err = pending.Wait(t.Context(), nil)
@@ -329,7 +329,7 @@ stages:
 	_, err = h.Node.Switch(t.Context(), "shout", false, "", "test")
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { c, _ := chat(false); return strings.Contains(string(c.Reply()), "hello there") },
-		10*time.Second, 20*time.Millisecond)
+		30*time.Second, 20*time.Millisecond)
 }
 
 func TestRemoteStagesRefused(t *testing.T) {

@@ -152,7 +152,7 @@ func retryRows(t *testing.T, b *rowBus) {
 		p, err := b.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "patient",
 			Body: []byte(`{"row":"RT-9","fail":9,"text":"x"}`)})
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { return b.count("RT-9") == 1 }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return b.count("RT-9") == 1 }, 30*time.Second, time.Millisecond)
 		begin := time.Now()
 		p.Leave()
 		c, err := p.Wait(t.Context(), nil)
@@ -171,7 +171,7 @@ func retryRows(t *testing.T, b *rowBus) {
 		require.Eventually(t, func() bool {
 			return b.Node.Answer(t.Context(), "default", p.ID(),
 				json.RawMessage(`"yes"`)) == nil
-		}, 10*time.Second, 5*time.Millisecond)
+		}, 30*time.Second, 5*time.Millisecond)
 		c, err := b.Entry().Result(t.Context(), "default", p.ID()) // whoever asked was told that it is held
 		require.NoError(t, err)
 		require.Nil(t, c.Fault)
@@ -184,10 +184,10 @@ func retryRows(t *testing.T, b *rowBus) {
 		require.NoError(t, err)
 		require.Eventually(t, func() bool {
 			return b.Decide(t.Context(), "default", p.ID(), json.RawMessage(`"approve"`), "ann") == nil
-		}, 10*time.Second, 5*time.Millisecond)
+		}, 30*time.Second, 5*time.Millisecond)
 		var c *messages.Call
 		require.Eventually(t, func() bool { c, err = b.Entry().Result(t.Context(), "default", p.ID()); return err == nil },
-			10*time.Second, 5*time.Millisecond)
+			30*time.Second, 5*time.Millisecond)
 		require.Nil(t, c.Fault)
 		require.Equal(t, []int{3, 3}, []int{b.count("RT-10 approved"), c.Slip.Tries},
 			"suspended, not retried; then one yes for all attempts")
@@ -245,7 +245,7 @@ func timeRows(t *testing.T, b *rowBus) {
 		}
 		wg.Wait()
 		require.Equal(t, 100, b.count("TO-4"))
-		require.Eventually(t, func() bool { return b.running("TO-4") == 0 }, 20*time.Second, time.Millisecond,
+		require.Eventually(t, func() bool { return b.running("TO-4") == 0 }, 30*time.Second, time.Millisecond,
 			"the work is a minute long and watches cancellation")
 	})
 	t.Run("attempts with limits end in a bounded time together (TO-6)", func(t *testing.T) {
@@ -298,12 +298,12 @@ func ladderRows(t *testing.T, b *rowBus) {
 		b.mu.Unlock()
 		// Until the cached result is too old it is a hit and nothing has to stand in for it.
 		require.Eventually(t,
-			func() bool { c = b.do(t, "stale", args); return fallback(c) != "" }, 2*time.Second, time.Millisecond)
+			func() bool { c = b.do(t, "stale", args); return fallback(c) != "" }, 30*time.Second, time.Millisecond)
 		require.Equal(t, "stale_cache", fallback(c), "F3-1")
 		require.Equal(t, "stale_cache", gjson.GetBytes(c.Reply(), "_shallot.fallback").String(), "F3-10")
 		require.Equal(t, int64(1), gjson.GetBytes(c.Reply(), "run").Int())
 		require.Equal(t, "graceful_error", fallback(b.do(t, "stale", `{"row":"F3-1","x":2}`)), "F3-8")
-		require.Eventually(t, func() bool { return fallback(b.do(t, "stale", args)) == "graceful_error" }, 10*time.Second,
+		require.Eventually(t, func() bool { return fallback(b.do(t, "stale", args)) == "graceful_error" }, 30*time.Second,
 			100*time.Millisecond, "F3-7")
 	})
 	t.Run("declared data stands in, marked and not cached (F3-2 F3-10 F3-11)", func(t *testing.T) {

@@ -86,7 +86,7 @@ func TestToolFace(t *testing.T) {
 		id := gjson.GetBytes(m.Data, "call").String()
 		require.Eventually(t, func() bool {
 			return string(ask(t, h.Conn, "shallot.v1.result."+id, "").Data) == `{"sum":3}`
-		}, 10*time.Second, 20*time.Millisecond)
+		}, 30*time.Second, 20*time.Millisecond)
 	})
 	t.Run("idempotency key: one run, one answer", func(t *testing.T) {
 		t.Parallel()
