@@ -81,7 +81,7 @@ agent: {interceptor: {approval: {policies: [{name: all, tool: echo}]}}}
 	}
 	held := func() string { return gjson.Get(do("/v1/tools/echo/call", `{"message":"x"}`), "call").Str }
 	req := func(subject, body string) {
-		_, err := nc.Request(subject, []byte(body), 10*time.Second)
+		_, err := nc.Request(subject, []byte(body), 30*time.Second)
 		require.NoError(t, err)
 	}
 	first, second := held(), held()
@@ -111,7 +111,7 @@ agent: {interceptor: {approval: {policies: [{name: all, tool: echo}]}}}
 	s, err := js.OrderedConsumer(t.Context(), "SHALLOT_AUDIT",
 		jetstream.OrderedConsumerConfig{FilterSubjects: []string{"shallot.v1.audit.control"}})
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for len(want) > 0 {
 		m, err := s.Next(jetstream.FetchContext(ctx))

@@ -193,7 +193,7 @@ func (s *stock) settled() {
 
 func (s *stock) wait(p pipeline.Pending) *messages.Call {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 2*time.Minute)
 	defer cancel()
 	c, err := p.Wait(ctx, nil)
 	require.NoError(s.t, err)

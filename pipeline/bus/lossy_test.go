@@ -93,7 +93,7 @@ func TestALostAcknowledgementOfTheAcceptanceChargesOnce(t *testing.T) {
 						p, err := owners[(i+try)%2].durables.accept(t.Context(), s.call(fmt.Sprint("k", i), body), pipeline.Request{})
 						if err != nil {
 							f := messages.AsFault(err, "")
-							if f.Code != messages.StoreUnavailable || !strings.Contains(f.Message, "same idempotency key") || try > 3 {
+							if f.Code != messages.StoreUnavailable || !strings.Contains(f.Message, "same idempotency key") || try > 40 {
 								t.Errorf("try %d: %v", try, err)
 								return
 							}

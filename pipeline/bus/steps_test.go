@@ -235,7 +235,7 @@ func (s *steps) run(kind messages.Kind) {
 	}
 	select {
 	case <-s.hit:
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("no process came to %q", s.step.name)
 	}
 	if p == nil {

@@ -107,7 +107,7 @@ func failsOnce(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 
 func ended(t *testing.T, n *bus.Node, r pipeline.Request) *messages.Call {
 	t.Helper()
-	r.Kind, r.Deadline = messages.Model, time.Now().Add(20*time.Second)
+	r.Kind, r.Deadline = messages.Model, time.Now().Add(55*time.Second)
 	r.Body = []byte(
 		`{"model":"gpt-4o","temperature":0.5,"max_tokens":9,"messages":[{"role":"user","content":"` + secret + `"}]}`,
 	)

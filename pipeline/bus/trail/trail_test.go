@@ -116,7 +116,7 @@ func TestARecordThatIsNotAcknowledgedInTimeIsKept(t *testing.T) {
 	mute, err := w.nc.SubscribeSync("records.>")
 	require.NoError(t, err)
 	w.Publish("records.a", []byte("1"))
-	m, err := mute.NextMsg(10 * time.Second)
+	m, err := mute.NextMsg(time.Minute)
 	require.NoError(t, err)
 	w.acked(&nats.Msg{Subject: m.Reply, Data: []byte("+ACK")})
 	w.overdue(time.Now().Add(-ackTime))

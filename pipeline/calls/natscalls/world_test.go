@@ -105,7 +105,7 @@ func (w *world) call(n *bus.Node, r pipeline.Request) *messages.Call {
 	w.t.Helper()
 	r.Kind = messages.Model
 	if r.Deadline.IsZero() {
-		r.Deadline = time.Now().Add(20 * time.Second)
+		r.Deadline = time.Now().Add(55 * time.Second)
 	}
 	p, err := n.Accept(w.t.Context(), r)
 	require.NoError(w.t, err)

@@ -16,7 +16,7 @@ import (
 // ask sends a message over NATS and returns the answer with the number of its fault, if it is one.
 func (i *installation) ask(subject, body string) (answer, fault string) {
 	i.t.Helper()
-	m, err := i.nc.Request("shallot.v1."+subject, []byte(body), 20*time.Second)
+	m, err := i.nc.Request("shallot.v1."+subject, []byte(body), time.Minute)
 	require.NoError(i.t, err)
 	return string(m.Data), m.Header.Get("Nats-Service-Error-Code")
 }

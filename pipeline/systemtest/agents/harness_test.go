@@ -143,7 +143,7 @@ func request() pipeline.Request {
 
 func (s *system) end(p pipeline.Pending) *messages.Call {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 3*time.Minute)
 	defer cancel()
 	c, err := p.Wait(ctx, nil)
 	require.NoError(s.t, err)

@@ -241,7 +241,7 @@ func TestAnAgentOfTheConfigurationByEachFace(t *testing.T) {
 		`{"model":"agent/clerk","stream":true,"messages":[{"role":"user","content":"go"}]}`)
 	require.True(t, strings.HasSuffix(body, "data: [DONE]\n\n"), body)
 	require.Greater(t, strings.Count(body, `"content"`), 2, "it comes in pieces")
-	m, err := i.nc.Request("shallot.v1.agent.request", []byte(`{"model":"agent/clerk","input":"go"}`), 20*time.Second)
+	m, err := i.nc.Request("shallot.v1.agent.request", []byte(`{"model":"agent/clerk","input":"go"}`), time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, want, gjson.GetBytes(m.Data, "choices.0.message.content").String(), string(m.Data))
 	_, body = i.do("GET", "/v1/models", "")

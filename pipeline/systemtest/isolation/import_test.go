@@ -53,7 +53,7 @@ func TestAnotherAccountReachesWhatIsImported(t *testing.T) {
 		for _, subject := range []string{
 			"shallot.v1.tenant.acme.model.request", "shallot.v1.control.stats", "ask.x", "$KV.shallot_results.x",
 		} {
-			_, err := u.Request(subject, []byte(hello), 2*time.Second)
+			_, err := u.Request(subject, []byte(hello), 30*time.Second)
 			require.ErrorIs(t, err, nats.ErrNoResponders, subject)
 		}
 		require.NotContains(t, strings.ToLower(i.log.String()), "permissions violation")

@@ -48,7 +48,7 @@ func TestEachMessageGoesItsOwnWay(t *testing.T) {
 				m.Header = nil
 			}
 			require.NoError(t, ends[0].PublishMsg(m))
-			err := ends[0].FlushTimeout(5 * time.Second)
+			err := ends[0].FlushTimeout(30 * time.Second)
 			if what != "last" {
 				require.NoError(t, err)
 			}
@@ -67,6 +67,6 @@ func TestEachMessageGoesItsOwnWay(t *testing.T) {
 			}
 		}
 		require.Eventually(t, far.IsConnected, 30*time.Second, time.Millisecond)
-		require.NoError(t, far.FlushTimeout(5*time.Second))
+		require.NoError(t, far.FlushTimeout(30*time.Second))
 	}
 }

@@ -130,7 +130,7 @@ func TestNoAnswerGoesAnywhereButToAnInbox(t *testing.T) {
 // refusedReplies is how many requests all processes have refused for their reply subject.
 func refusedReplies(t *testing.T, c *cluster) (sum int64) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	sub, err := c.nc.SubscribeSync(c.nc.NewInbox())
 	require.NoError(t, err)

@@ -54,7 +54,7 @@ const tillPolicies = `
       policies:
         - {name: big, tool: "pay*", when: args.amount > 100}
         - {name: careful, decisions: [approve, reject], expires: 1h}
-        - {name: quick, tool: quick, expires: 1s}
+        - {name: quick, tool: quick, expires: 3s}
 `
 
 func startTill(t *testing.T, more, data string, stages ...pipeline.Stage) *till {

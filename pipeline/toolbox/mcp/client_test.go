@@ -253,7 +253,7 @@ func TestMCPReconnectAndListChange(t *testing.T) {
 	u := newUpstream()
 	transport, kill := u.memory(t)
 	m, reg := connected(t, mcp.Server{Name: "up", Transport: transport, Tools: []string{"w*", "new"},
-		Timeout: 5 * time.Second})
+		Timeout: 30 * time.Second})
 	list, err := reg.List(t.Context())
 	require.NoError(t, err)
 	require.Len(t, list, 1, "only what the operator offers")
