@@ -1,9 +1,7 @@
 package calls
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"hash/fnv"
 	"log/slog"
 	"sync"
@@ -12,6 +10,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -91,16 +90,14 @@ const (
 
 func (r *Recorder) send(ctx context.Context) {
 	defer close(r.done)
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
+	var b []byte
 	publish := func(e event) {
-		b.Reset()
-		err := enc.Encode(e.value)
-		if err == nil {
-			err = r.opts.Send(e.subject, bytes.TrimSuffix(b.Bytes(), []byte{'\n'}))
+		if story, is := e.value.(*Story); is {
+			b = appendStory(b[:0], story)
+		} else {
+			b = append(b[:0], rawjson.Encode(e.value)...)
 		}
-		if err != nil {
+		if err := r.opts.Send(e.subject, b); err != nil {
 			r.lose(err)
 			return
 		}
