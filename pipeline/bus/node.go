@@ -90,7 +90,7 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	if n.control, err = jet.OpenBucket(ctx, js, jet.ControlBucket); err != nil {
 		return nil, fmt.Errorf("bus: %w; run the provisioning step first", err)
 	}
-	if n.begun, err = newBegun(ctx, js); err != nil {
+	if n.begun, err = newBegun(ctx, js, n.clock); err != nil {
 		return nil, err
 	}
 	n.makeOwner()
