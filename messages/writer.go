@@ -147,6 +147,9 @@ func (w *writer) fail(err error) {
 	}
 }
 
+// AppendString appends s as a JSON string, as encoding/json writes it without HTML escapes.
+func AppendString(dst []byte, s string) []byte { return appendQuoted(dst, s) }
+
 const hexDigits = "0123456789abcdef"
 
 // appendQuoted appends s as a JSON string. Bytes that are not UTF-8 become the replacement character.
