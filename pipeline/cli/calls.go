@@ -76,13 +76,28 @@ const callHeads = "call,age,state,kind,tenant,what,time,outcome"
 
 func callRow(v gjson.Result) []string {
 	return []string{v.Get("call").Str, ago(v.Get("accepted")), or(v.Get("state").Str, "-"),
-		v.Get("kind").Str, v.Get("tenant").Str, or(v.Get("model").Str+v.Get("tool").Str, "-"),
-		word(v.Get("us").Exists(), micros(v.Get("us")), "-"), or(v.Get("outcome").Str, or(v.Get("at").Str, "-"))}
+		v.Get("kind").Str, v.Get("tenant").Str, what(v),
+		word(v.Get("us").Exists(), micros(v.Get("us")), "-"), came(v)}
+}
+
+// what is what a call is for.
+func what(v gjson.Result) string {
+	return or(v.Get("model").Str, or(v.Get("tool").Str, or(v.Get("agent").Str, "-")))
+}
+
+// came is what came of a call, or where it is.
+func came(v gjson.Result) string {
+	out := or(v.Get("outcome").Str, or(v.Get("at").Str, "-"))
+	if why := v.Get("degraded").Str; why != "" {
+		out += ", degraded: " + why
+	}
+	return out
 }
 
 // trace shows the way of one call.
 func trace() *cobra.Command {
-	return asking("trace CALL", "Show the way of a call, by its id or that of its request, session, run or trace", cobra.ExactArgs(1),
+	const about = "Show the way of a call, by its id or that of its request, session, run or trace"
+	return asking("trace CALL", about, cobra.ExactArgs(1),
 		func(c *cobra.Command, k *client, args []string) error {
 			v, err := k.find(c, args[0])
 			if err != nil {
@@ -123,7 +138,8 @@ func (k *client) find(c *cobra.Command, id string) (gjson.Result, error) {
 	case len(calls) == 0:
 		return v, fmt.Errorf("%w; gateway calls lists those that are known", refusedBy(status, v))
 	case len(calls) > 1:
-		return v, fmt.Errorf("%d calls or more have the id %s; choose one of gateway calls --id %s", len(calls), id, id)
+		return v, fmt.Errorf("%d calls or more have the id %s; choose one of gateway calls --id %s",
+			len(calls), id, id)
 	default:
 		id = calls[0].Str
 	}
@@ -224,7 +240,7 @@ func (k *client) happened(c *cobra.Command, event string, v gjson.Result) {
 		cells = append([]string{v.Get("call").Str}, tailed(event, v)...)
 	}
 	fmt.Fprintf(c.OutOrStdout(), "%s  %-8s  %s\n", time.Now().Format(time.TimeOnly), plain(event),
-		plain(strings.Join(cells, "  ")))
+		strings.TrimSpace(plain(strings.Join(cells, "  "))))
 }
 
 // tailed is what an event says of a call beside its id.

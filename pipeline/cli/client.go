@@ -254,7 +254,11 @@ func age(d time.Duration) string {
 
 // micros is a number of microseconds as a duration with its unit.
 func micros(v gjson.Result) string {
-	return (time.Duration(v.Int()) * time.Microsecond).Round(10 * time.Microsecond).String()
+	d, exact := time.Duration(v.Num*float64(time.Microsecond)), time.Microsecond
+	if d >= time.Millisecond {
+		exact = 10 * time.Microsecond
+	}
+	return d.Round(exact).String()
 }
 
 // some is a number of things with their name.

@@ -177,11 +177,19 @@ func stats() *cobra.Command {
 			for _, s := range v.Get("interceptors").Array() {
 				t.add(s.Get("type").Str, s.Get("stage").Str, word(s.Get("enabled").Bool(), "on", "off"),
 					s.Get("invocationCount").Raw,
-					micros(gjson.Result{Num: s.Get("avgDurationMs").Num * 1000, Type: gjson.Number}), s.Get("errorCount").Raw,
+					mean(s), s.Get("errorCount").Raw,
 					or(s.Get("lastError.message").Str+s.Get("lastError").Str, "-"))
 			}
 			return t
 		})
+}
+
+// mean is how long a run of a stage took.
+func mean(s gjson.Result) string {
+	if s.Get("invocationCount").Int() == 0 {
+		return "-"
+	}
+	return micros(gjson.Result{Num: s.Get("avgDurationMs").Num * 1000, Type: gjson.Number})
 }
 
 // stages lists the stages and switches them.
@@ -257,9 +265,22 @@ func tools() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return k.show(c, v, func(v gjson.Result) table { return table{none: v.Raw} })
+			return errors.Join(k.show(c, v, func(v gjson.Result) table { return table{none: v.Raw} }), instead(c, v))
 		}))
 	return c
+}
+
+// instead says that a result is not the tool's own. One that only tells of an error fails the command.
+func instead(c *cobra.Command, v gjson.Result) error {
+	switch what := v.Get("_shallot.fallback").Str; what {
+	case "":
+		return nil
+	case "graceful_error":
+		return errors.New("the tool has no result")
+	default:
+		_, err := fmt.Fprintf(c.ErrOrStderr(), "the result is not the tool's own: %s\n", what)
+		return err
+	}
 }
 
 // approvals lists the calls that wait for a person, and decides.
@@ -281,9 +302,15 @@ func approvals() *cobra.Command {
 				if reason != "" {
 					body = fmt.Sprintf(`{"decision":%q,"reason":%s}`, decision, quoted(reason))
 				}
-				v, err := k.ask(c.Context(), http.MethodPost, "/v1/approvals/"+url.PathEscape(args[0]), nil, []byte(body))
-				if err != nil {
+				at := "/v1/approvals/" + url.PathEscape(args[0])
+				status, v, err := k.answer(c.Context(), http.MethodPost, at, nil, []byte(body))
+				switch {
+				case err != nil:
 					return err
+				case status == http.StatusNotFound:
+					return fmt.Errorf("%w; gateway approvals lists those that wait", refusedBy(status, v))
+				case status >= http.StatusBadRequest:
+					return refusedBy(status, v)
 				}
 				return k.show(c, v, func(v gjson.Result) table {
 					return table{none: "call " + v.Get("call").Str + ": " + or(v.Get("decision").Str, v.Get("status").Str)}
