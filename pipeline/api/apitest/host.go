@@ -42,7 +42,7 @@ func Host(t testing.TB, text string, edit func(o *host.Options)) *host.Host {
 // TryHost is Host where the start may fail.
 func TryHost(t testing.TB, text string, edit func(o *host.Options)) (*host.Host, error) {
 	t.Helper()
-	if !strings.Contains(text, "nats:") {
+	if !strings.Contains("\n"+text, "\nnats:") {
 		text = "nats: {embedded: {port: 0, sync: 1m, data: " + t.TempDir() + "}}\n" + text
 	}
 	file := filepath.Join(t.TempDir(), "shallot.yaml")

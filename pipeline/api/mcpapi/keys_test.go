@@ -94,7 +94,7 @@ func TestMCPKeyLimits(t *testing.T) {
 					return len(l.Resources)
 				}
 				if want.resource {
-					require.Eventually(t, func() bool { return prompts() == 1 && resources() == 1 }, 10*time.Second,
+					require.Eventually(t, func() bool { return prompts() == 1 && resources() == 1 }, 30*time.Second,
 						10*time.Millisecond)
 				}
 				templates, err := s.ListResourceTemplates(t.Context(), nil)

@@ -67,7 +67,7 @@ func (s *stdioServer) next(t *testing.T) string {
 	select {
 	case l := <-s.lines:
 		return l
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("nothing was written")
 		return ""
 	}

@@ -58,6 +58,6 @@ func TestTheExampleOfAnAgentRuns(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, body = i.do(http.MethodGet, "/v1/agents/clerk/runs/"+run, "")
 		return gjson.Get(body, "status").String() == api.RunCompleted
-	}, 20*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 	require.Contains(t, gjson.Get(body, "output").String(), "42", body)
 }

@@ -83,7 +83,7 @@ func natsServer(t *testing.T, edit func(string) string) *server.Server {
 	require.NoError(t, err)
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	require.True(t, s.ReadyForConnections(10*time.Second))
+	require.True(t, s.ReadyForConnections(time.Minute))
 	return s
 }
 
@@ -209,7 +209,7 @@ func (r reply) String() string { return fmt.Sprintf("%d %s %.300s", r.status, r.
 // ask sends an HTTP request of a key. headers are "Name: value" lines.
 func ask(t *testing.T, base, key, method, path, body string, headers ...string) reply {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, base+path, strings.NewReader(body))
 	require.NoError(t, err)
@@ -255,7 +255,7 @@ func (u user) ask(t *testing.T, subject, body string, headers ...string) reply {
 		name, value, _ := strings.Cut(h, ": ")
 		m.Header[name] = append(m.Header[name], value)
 	}
-	out, err := u.RequestMsg(m, 20*time.Second)
+	out, err := u.RequestMsg(m, time.Minute)
 	require.NoError(t, err, subject)
 	r := reply{status: 200, fault: out.Header.Get("Shallot-Fault"), header: out.Header.Get, body: string(out.Data)}
 	if code := out.Header.Get("Nats-Service-Error-Code"); code != "" {

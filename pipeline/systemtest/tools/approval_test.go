@@ -54,7 +54,7 @@ const tillPolicies = `
       policies:
         - {name: big, tool: "pay*", when: args.amount > 100}
         - {name: careful, decisions: [approve, reject], expires: 1h}
-        - {name: quick, tool: quick, expires: 1s}
+        - {name: quick, tool: quick, expires: 3s}
 `
 
 func startTill(t *testing.T, more, data string, stages ...pipeline.Stage) *till {
@@ -187,7 +187,7 @@ func TestApprovalRows(t *testing.T) {
 				}
 			}
 			return asked && answered && end
-		}, 10*time.Second, 20*time.Millisecond, "the audit says who decided what")
+		}, 30*time.Second, 20*time.Millisecond, "the audit says who decided what")
 	})
 	t.Run("edited arguments are checked, run once and seen everywhere (HI-3)", func(t *testing.T) {
 		id := b.held(t, "pay", `{"amount":500}`)

@@ -31,7 +31,7 @@ func appears(t testing.TB, h *host.Host, name string, ok func(api.ToolInfo) bool
 		i, err := h.Tools.GetTool(t.Context(), name)
 		got = i
 		return err == nil && (ok == nil || ok(i))
-	}, 20*time.Second, 50*time.Millisecond, "tool %s", name)
+	}, 30*time.Second, 50*time.Millisecond, "tool %s", name)
 	return got
 }
 

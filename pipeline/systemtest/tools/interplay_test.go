@@ -319,7 +319,7 @@ stages:
 	require.Eventually(t, func() bool { // the other arguments are a question of their own
 		a, err := b.Approvals.Approval(t.Context(), "default", id)
 		return err == nil && strings.Contains(string(a.Question), `{"amount":2}`)
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	require.Nil(t, b.decide(t, id, `"approve"`))
 	c = b.end(t, id)
 	require.NotNil(t, c.Fault, "%s", c.Reply())
@@ -353,7 +353,7 @@ stages:
 			b.Node.Cancel(p.ID())
 		}
 		return c != nil && c.Fault == nil
-	}, 20*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 	require.Nil(t, b.decide(t, id, `true`))
 	require.Nil(t, b.end(t, id).Fault)
 

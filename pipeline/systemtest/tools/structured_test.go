@@ -55,7 +55,7 @@ func TestStructuredContentIsHeldToItsOwnSchema(t *testing.T) {
 	url := faces(t, h, api.RoleCaller)
 	for name := range results { // they are registered one after the other
 		known := func() bool { _, err := h.Tools.GetTool(t.Context(), "up_"+name); return err == nil }
-		require.Eventually(t, known, 20*time.Second, 10*time.Millisecond)
+		require.Eventually(t, known, 30*time.Second, 10*time.Millisecond)
 	}
 	for name, want := range map[string]struct {
 		text    string
