@@ -129,3 +129,39 @@ func TestAParkedDelayEndsAtTheDeadlineAndByCancel(t *testing.T) {
 		})
 	}
 }
+
+// gaps are the times between the first and the second attempt of stored calls, the shortest and the longest.
+func gaps(t *testing.T, w *world, delay time.Duration) (least, most time.Duration) {
+	t.Helper()
+	ran := make(chan time.Time, 2)
+	n := w.start(bus.Options{Entry: true, Manager: manager(t, again(messages.Model, 2, delay)),
+		Targets: roles(pipeline.TargetFunc(func(ctx context.Context, c *messages.Call, e pipeline.Emit) error {
+			ran <- time.Now()
+			return echo(ctx, c, e)
+		}))})
+	least = time.Hour
+	for range 6 {
+		r := chatRequest()
+		r.Keep = true
+		require.Nil(t, wait(t, accept(t, n, r)).Fault)
+		first := <-ran
+		gap := (<-ran).Sub(first)
+		least, most = min(least, gap), max(most, gap)
+	}
+	require.NoError(t, stop(n))
+	return least, most
+}
+
+// A stored call waits for its next attempt as long as it was told to, and not until somebody looks: what comes on top
+// is what an attempt takes without a delay (TL-13).
+func TestAShortDelayTakesAsLongAsItSays(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, cfg bus.Config) {
+		w := newWorld(t, cfg)
+		const delay = 100 * time.Millisecond
+		_, none := gaps(t, w, 0)
+		least, _ := gaps(t, w, delay)
+		require.GreaterOrEqual(t, least, delay)
+		require.Less(t, least, delay+50*time.Millisecond+2*none, "without a delay: %s", none)
+	})
+}

@@ -98,7 +98,7 @@ func (s *stock) process(entry bool, run through) *ownerProcess {
 	require.NoError(s.t, err)
 	objects, err := js.ObjectStore(s.t.Context(), jet.BodiesObjects)
 	require.NoError(s.t, err)
-	c := &codec{objects: objects, limit: s.cfg.ClaimCheck, payload: int(p.nc.MaxPayload())}
+	c := newCodec(objects, s.cfg.ClaimCheck, int(p.nc.MaxPayload()))
 	reply := messages.Subjects{}.Reply(p.name, secret(16))
 	p.durables, err = newDurables(s.t.Context(), durableOptions{
 		mayHaveRun: func(context.Context, string, string) (bool, error) { return false, nil },

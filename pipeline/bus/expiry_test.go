@@ -117,7 +117,7 @@ func TestRecordsThatNobodyLetGoAreSweptAway(t *testing.T) {
 	over, later := time.Now().Add(-time.Minute), time.Now().Add(50*time.Hour)
 	for call, until := range map[string]time.Time{"lost": over, "queued": over, "parked": over, "long": later} {
 		e := protocol.Effect{Kind: protocol.PutBegun, Call: call, N: 1, State: protocol.Begun, By: "dead", Nonce: 1,
-			Until: at(until)}
+			Until: n.clock.at(until)}
 		st, _ := n.begun.do(t.Context(), "default", e, nil)
 		require.Equal(t, protocol.OK, st.Result)
 	}

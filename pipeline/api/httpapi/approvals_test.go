@@ -17,7 +17,7 @@ func withApprovals(t *testing.T, h *host.Host, edit func(*Config, *Deps)) *testG
 	t.Helper()
 	return start(t, &apitest.Entry{}, func(c *Config, p *Deps) {
 		c.Embedded = true
-		p.Entry, p.Tools, p.Approvals = h.Entry(), h, h
+		p.Entry, p.Tools, p.Approvals = h.Entry(), h.Tools, h.Approvals
 		if edit != nil {
 			edit(c, p)
 		}

@@ -20,9 +20,6 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
-// What the server asks a source for beside Source, it finds at run time.
-var _ taskBus = (*host.Host)(nil)
-
 // chain starts everything in this process, with an embedded NATS server and the given MCP servers behind, and connects
 // a client to the server.
 func chain(t *testing.T, o *mcp.ClientOptions, servers ...map[string]any) *mcp.ClientSession {
@@ -72,7 +69,7 @@ func chainServerOf(t *testing.T, slots int, servers ...map[string]any) *Server {
 	h, err := host.Start(t.Context(), host.Options{Config: loaded, Roles: host.Everything(), Name: "test",
 		Log: apitest.Log(t), Getenv: func(string) string { return "" }})
 	require.NoError(t, err)
-	server, err := New(Options{Entry: h.Entry(), Source: h,
+	server, err := New(Options{Entry: h.Entry(), Tools: h.Tools.Registry, Upstreams: h.MCP, Tasks: h.Node,
 		GracefulIsError: loaded.Tool.Fallback.GracefulIsError != "false",
 		Local:           api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)

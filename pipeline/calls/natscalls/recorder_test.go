@@ -137,22 +137,3 @@ func TestTheLimitsThatAreSaidAreThoseOfTheStream(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []any{time.Hour, int64(1 << 21)}, []any{have.Age, have.Bytes})
 }
-
-func BenchmarkStory(b *testing.B) {
-	r := calls.New(calls.Options{Name: "owner", Changes: true})
-	defer r.Close()
-	c := made("acme")
-	report := pipeline.PhaseRun{
-		Report: pipeline.Report{Stage: "inner", Phase: messages.Before, Attempt: 1, Verdict: pipeline.Continue(),
-			Member: "staff"},
-		Began: time.Now(),
-	}
-	for b.Loop() {
-		w := r.Owns(c, pipeline.Ownership{})
-		for range 12 {
-			w.Ran(c, report)
-		}
-		w.Target(c, pipeline.TargetRun{Began: time.Now()})
-		w.Left(c, pipeline.Ended) // not in the sample
-	}
-}

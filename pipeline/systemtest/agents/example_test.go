@@ -35,7 +35,7 @@ func TestTheExampleOfAnAgentRuns(t *testing.T) {
 		_ = h.Stop(ctx)
 	})
 	srv, err := httpapi.New(httpapi.Config{Addr: "127.0.0.1:8080"}, httpapi.Deps{Entry: h.Entry(), Control: h.Control(),
-		Approvals: h, Agents: h.Agents(), Log: testLog()})
+		Approvals: h.Approvals, Agents: h.Agents, Log: testLog()})
 	require.NoError(t, err)
 	front := httptest.NewServer(srv.Handler())
 	t.Cleanup(front.Close)

@@ -166,29 +166,23 @@ func (i *installation) face(log *slog.Logger, limit time.Duration) *httpapi.Serv
 	require.NoError(t, err)
 	s, err := httpapi.New(httpapi.Config{Addr: "127.0.0.1:8080", Admin: "127.0.0.1:8081", BodyLimit: bodyLimit,
 		HeaderTimeout: limit, BodyTimeout: limit}, httpapi.Deps{
-		Keys: k, Log: log, Entry: h.Entry(), Control: h.Control(), Tools: h, Approvals: h, Agents: h.Agents(), Dead: h.Dead(),
-		Models:    func(context.Context) []httpapi.ModelInfo { return []httpapi.ModelInfo{{ID: "demo/echo"}} },
-		Calls:     i.host.Calls(),
-		Responses: h.Responses(), Cancel: h.CancelCall,
-		Todo: &httpapi.TodoLists{
-			Load: func(ctx context.Context, tenant, session string) (any, error) {
-				return h.LoadTodo(ctx, tenant, session)
-			},
-			Edit: func(ctx context.Context, tenant, session string, edit []byte) (any, error) {
-				return h.EditTodo(ctx, tenant, session, edit)
-			},
-		},
+		Keys: k, Log: log, Entry: h.Entry(), Control: h.Control(), Tools: h.Tools,
+		Approvals: h.Approvals, Agents: h.Agents, Dead: h.Dead(),
+		Models:    func(context.Context) []api.ModelInfo { return []api.ModelInfo{{ID: "demo/echo"}} },
+		Calls:     i.host.Calls,
+		Responses: h.Responses, Cancel: h.Node.Cancel,
+		Todo: &httpapi.TodoLists{Load: h.Todo.Load, Edit: h.Todo.Edit},
 	})
 	require.NoError(t, err)
-	m, err := mcpapi.New(mcpapi.Options{Entry: h.Entry(), Source: h, Agents: h.Agents(), Approvals: h,
-		Version: "1", Log: log,
+	m, err := mcpapi.New(mcpapi.Options{Entry: h.Entry(), Tools: h.Tools.Registry, Upstreams: h.MCP,
+		Tasks: h.Node, Agents: h.Agents, Approvals: h.Approvals, Version: "1", Log: log,
 		Local: api.Identity{Tenant: "default", Role: api.RoleCaller}})
 	require.NoError(t, err)
 	t.Cleanup(m.Close)
 	s.Extra = append(
 		httpapi.NewPage("shallot", "1", "").Surfaces(),
 		httpapi.Surface{Pattern: "/mcp", Handler: m.Handler(bodyLimit)},
-		httpapi.Surface{Pattern: "/metrics", Control: true, Handler: i.host.Metrics()},
+		httpapi.Surface{Pattern: "/metrics", Control: true, Handler: i.host.Telemetry.Page()},
 	)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)

@@ -117,6 +117,11 @@ func tenantVerbs(i *installation, u user, v victim) map[string]func(t *testing.T
 				nothing(t, u.ask(t, own+"result."+messages.Token(call), "", "Shallot-Tenant: acme"), 404)
 			}
 		},
+		"cancel.*": func(t *testing.T) {
+			for _, call := range []string{v.chat, v.tool, v.running, v.held, acme + "." + v.tool} {
+				nothing(t, u.ask(t, own+"cancel."+messages.Token(call), "", "Shallot-Tenant: acme"), 404)
+			}
+		},
 		"todo.get": todo, "todo.put": todo,
 		"calls.list": operatorOnly("calls.list", `{}`), "calls.get": operatorOnly("calls.get", v.chat),
 		"approval.list": operatorOnly("approval.list", ""),

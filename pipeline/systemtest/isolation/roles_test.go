@@ -92,6 +92,9 @@ func TestEachRoleCanDoItsWork(t *testing.T) {
 	require.Equal(t, "onion", caller.stream(t, own+"tool.request.spell", `{}`, nats.Header{"Shallot-Stream": {"on"}}),
 		"a tool may send chunks")
 	require.JSONEq(t, `{"text":"HI","seen":true}`, caller.ask(t, own+"tool.request.upper", `{"text":"hi"}`).body)
+	ended := caller.ask(t, own+"cancel."+keyed.header("Shallot-Call"), "")
+	require.Contains(t, ended.body, `"outcome":"completed"`)
+	require.Equal(t, ended.body, operator.ask(t, "shallot.v1.cancel."+keyed.header("Shallot-Call"), "").body)
 	long := strings.Replace(hello, "hello", strings.Repeat("x", 300<<10), 1)
 	require.Contains(t, caller.ask(t, own+"model.request", long).body, "xxxx", "over the claim check")
 	require.Contains(t, caller.ask(t, own+"todo.put", `{"session":"s","items":[{"title":"a"}]}`).body, `"a"`)
@@ -213,6 +216,7 @@ var roles = map[string]role{
 			ours + "tenant.acme.tool.",
 			ours + "tenant.acme.agent.",
 			ours + "tenant.acme.result.",
+			ours + "tenant.acme.cancel.",
 			ours + "tenant.acme.todo.",
 		},
 		listen: []string{"_INBOX_acme."},

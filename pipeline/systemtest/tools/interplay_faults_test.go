@@ -267,7 +267,7 @@ func TestWorkerDiesAfterTheYes(t *testing.T) {
 			}
 			require.Equal(t, `{"edited":true}`, string(c.Request()))
 			require.Equal(t, want.ran, w.ran(id))
-			list, err := b.Approvals(t.Context(), "")
+			list, err := b.Approvals.Approvals(t.Context(), "")
 			require.NoError(t, err)
 			require.Empty(t, list)
 		})
@@ -281,7 +281,7 @@ func TestApprovalExpiresWhileAllIsDown(t *testing.T) {
 	first := startTill(t, "", data)
 	register(t, first.Host, `{"name":"brief","executor":"go:pay","effect":"write","approval":"quick"}`)
 	id := first.held(t, "brief", `{}`, func(r *pipeline.Request) { r.Stream = true })
-	a, err := first.Approval(t.Context(), "default", id)
+	a, err := first.Approvals.Approval(t.Context(), "default", id)
 	if err == nil { // a slow machine may have ended it already
 		first.stop(t)
 		<-time.After(time.Until(a.Expires)) // simulated: the installation is down
@@ -352,7 +352,7 @@ stages:
 		}
 		if i%2 == 0 {
 			h.Node.Cancel(p.ID())
-		} else if err := h.Decide(t.Context(), "default", p.ID(), json.RawMessage(`"approve"`), "ann"); err != nil {
+		} else if err := h.Approvals.Decide(t.Context(), "default", p.ID(), json.RawMessage(`"approve"`), "ann"); err != nil {
 			t.Error(err)
 		}
 		b.end(t, p.ID())
@@ -383,7 +383,7 @@ stages:
 		}
 		require.True(t, ok, "%s: goroutines %d then %d, subscriptions %d then %d", name, goroutines, g, subs, s)
 	}
-	list, err := h.Approvals(t.Context(), "")
+	list, err := h.Approvals.Approvals(t.Context(), "")
 	require.NoError(t, err)
 	require.Empty(t, list)
 }

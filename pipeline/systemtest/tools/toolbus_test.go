@@ -187,7 +187,7 @@ func retryRows(t *testing.T, b *rowBus) {
 			Tenant: "default", Body: []byte(`{"row":"RT-10 approved","fail":2,"with":"tool_network"}`)})
 		require.NoError(t, err)
 		require.Eventually(t, func() bool {
-			return b.Decide(t.Context(), "default", p.ID(), json.RawMessage(`"approve"`), "ann") == nil
+			return b.Approvals.Decide(t.Context(), "default", p.ID(), json.RawMessage(`"approve"`), "ann") == nil
 		}, 30*time.Second, 5*time.Millisecond)
 		var c *messages.Call
 		require.Eventually(t, func() bool { c, err = b.Entry().Result(t.Context(), "default", p.ID()); return err == nil },
@@ -285,7 +285,7 @@ func timeRows(t *testing.T, b *rowBus) {
 			if name == "search_b" {
 				own = `,"timeout":"3s"`
 			}
-			i, err := b.RegisterTool(t.Context(), []byte(`{"name":"`+name+`","executor":"go:script"`+own+`}`), "me")
+			i, err := b.Tools.RegisterTool(t.Context(), []byte(`{"name":"`+name+`","executor":"go:script"`+own+`}`), "me")
 			require.NoError(t, err)
 			require.Equal(t, want, i.Policy.TimeoutMs)
 			require.Nil(t, b.do(t, name, `{"row":"`+tool+`"}`).Fault)

@@ -275,7 +275,7 @@ func TestRegisterTool(t *testing.T) {
 	ctx := t.Context()
 
 	t.Run("a tool with a group of nobody runs in its executor's queue", func(t *testing.T) {
-		got, err := h.RegisterTool(ctx,
+		got, err := h.Tools.RegisterTool(ctx,
 			[]byte(`{"name":"reg","description":"d","input-schema":{"type":"object","properties":{"n":{"type":"integer"}}},`+
 				`"executor":"`+srv.URL+`","effect":"read","concurrency-group":"gpu"}`), "me")
 		require.NoError(t, err)
@@ -283,15 +283,15 @@ func TestRegisterTool(t *testing.T) {
 		require.Equal(t, "api", got.Policy.Source)
 		m := ask(t, h.Conn, "shallot.v1.tool.request.reg", `{"n":"7"}`)
 		require.Equal(t, `{"reached":true}`, string(m.Data))
-		again, err := h.RegisterTool(ctx,
+		again, err := h.Tools.RegisterTool(ctx,
 			[]byte(`{"name":"reg","description":"d","input-schema":{"type":"object","properties":{"n":{"type":"integer"}}},`+
 				`"executor":"`+srv.URL+`","effect":"read","concurrency-group":"gpu"}`), "me")
 		require.NoError(t, err)
 		require.Equal(t, got, again)
-		require.NoError(t, h.RemoveTool(ctx, "reg", "me"))
+		require.NoError(t, h.Tools.RemoveTool(ctx, "reg", "me"))
 		require.Equal(t, "404", ask(t, h.Conn, "shallot.v1.tool.request.reg",
 			`{"n":7}`).Header.Get("Nats-Service-Error-Code"))
-		require.Error(t, h.RemoveTool(ctx, "reg", "me"))
+		require.Error(t, h.Tools.RemoveTool(ctx, "reg", "me"))
 	})
 	for name, row := range map[string]struct {
 		def  string
@@ -324,20 +324,20 @@ func TestRegisterTool(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err := closed.RegisterTool(ctx, []byte(row.def), "me")
+			_, err := closed.Tools.RegisterTool(ctx, []byte(row.def), "me")
 			require.Error(t, err)
 			require.Equal(t, row.code, messages.AsFault(err, "").Code, err.Error())
 		})
 	}
 	t.Run("SSRF by a name that resolves inside: refused at the dial", func(t *testing.T) {
-		_, err := closed.RegisterTool(ctx, []byte(`{"name":"inside","executor":"`+strings.Replace(srv.URL, "127.0.0.1",
+		_, err := closed.Tools.RegisterTool(ctx, []byte(`{"name":"inside","executor":"`+strings.Replace(srv.URL, "127.0.0.1",
 			"2130706433", 1)+`","retry":"noRetry"}`), "me")
 		require.NoError(t, err, "a name says nothing by itself")
 		m := ask(t, closed.Conn, "shallot.v1.tool.request.inside", `{}`)
 		require.NotEmpty(t, m.Header.Get("Shallot-Fault"), string(m.Data))
 	})
 	t.Run("a tool of the configuration stays", func(t *testing.T) {
-		require.Equal(t, messages.Conflict, messages.AsFault(h.RemoveTool(ctx, "add", "me"), "").Code)
+		require.Equal(t, messages.Conflict, messages.AsFault(h.Tools.RemoveTool(ctx, "add", "me"), "").Code)
 	})
 }
 
