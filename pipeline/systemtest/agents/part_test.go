@@ -44,8 +44,8 @@ type partSpec struct {
 }
 
 func config() bus.Config {
-	return bus.Config{ModelClasses: []string{"default"}, ToolClasses: []string{"default"}, AckWait: 2 * time.Second,
-		MemberTimeout: 2 * time.Second, Drain: time.Second}
+	return bus.Config{ModelClasses: []string{"default"}, ToolClasses: []string{"default"}, AckWait: 3 * time.Second,
+		MemberTimeout: 3 * time.Second, Drain: time.Second}
 }
 
 func TestMain(m *testing.M) {
