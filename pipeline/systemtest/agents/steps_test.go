@@ -31,9 +31,13 @@ type longRun struct {
 // prompt is what a provider's cache compares, in its order.
 type prompt struct{ tools, messages string }
 
+// continues reports whether a prompt begins with the one before, but for the todo list at its end.
 func (p prompt) continues(before prompt) bool {
-	return before.tools != "" && p.tools == before.tools &&
-		strings.HasPrefix(p.messages, strings.TrimSuffix(before.messages, "]"))
+	said, _, listed := strings.Cut(before.messages, `\n\n[Current task list]\n#`)
+	if !listed {
+		said = strings.TrimSuffix(before.messages, "]")
+	}
+	return before.tools != "" && p.tools == before.tools && strings.HasPrefix(p.messages, said)
 }
 
 func (l *longRun) answer(request []byte) ([]map[string]any, string) {
@@ -103,7 +107,7 @@ tool:
 	require.Greater(t, l.summaries, 3)
 	require.Greater(t, l.stable, l.steps*8/10)
 	require.Less(t, int(gjson.GetBytes(l.last, "tools.#").Int()), 24, "tools are selected")
-	require.Contains(t, chat.SystemText(l.last), "#1 [COMPLETED] part 1")
+	require.Contains(t, last(l.last).Text(), "#1 [COMPLETED] part 1")
 	require.Contains(t, string(l.last), "Parts were fetched.")
 	require.Contains(t, string(l.last), "Please fetch all.", "the task stays word for word")
 }

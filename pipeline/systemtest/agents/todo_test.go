@@ -25,12 +25,12 @@ agent:
 func TestATodoListIsSharedWithTheSubAgentsThatAskForIt(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
-	saw := map[string][]string{} // who -> the system prompts, as they came
+	saw := map[string][]string{} // who -> the end of the system prompt and the last message, as they came
 	i, _ := install(t, todoConfig, func(request []byte) ([]map[string]any, string) {
 		mu.Lock()
 		defer mu.Unlock()
 		who, list, _ := strings.Cut(chat.SystemText(request), ".")
-		saw[who] = append(saw[who], list)
+		saw[who] = append(saw[who], list+last(request).Text())
 		switch {
 		case who == "You help":
 			return nil, "[TODO_UPDATE: id=1, status=COMPLETED] helped"
