@@ -76,6 +76,9 @@ const maxMisfits = 2
 // Apply takes the next record.
 func (s *State) Apply(r Record) {
 	s.Steps++
+	if r.Bought != nil {
+		s.Spent.add(*r.Bought)
+	}
 	s.merge(r.Updates, false)
 	switch {
 	case r.Start != nil:

@@ -76,6 +76,7 @@ func (d *drive) judge(ctx context.Context, o *Open) ([]byte, *approval.Question,
 type outcome struct {
 	result  *Result
 	updates []Update
+	bought  *Spent
 	pause   *pause
 	err     error
 }
@@ -113,6 +114,12 @@ func (d *drive) runTools(ctx context.Context, calls []*Open, args [][]byte) (*Re
 		case o.result != nil:
 			r.Results = append(r.Results, *o.result)
 			r.Updates = append(r.Updates, o.updates...)
+			if o.bought != nil {
+				if r.Bought == nil {
+					r.Bought = &Spent{}
+				}
+				r.Bought.add(*o.bought)
+			}
 		}
 	}
 	if len(r.Results) > 0 && ctx.Err() == nil {
@@ -158,7 +165,7 @@ func (d *drive) runTool(ctx context.Context, o *Open, args []byte) (out outcome)
 			res.Content = text
 		}
 	}
-	return outcome{result: res, updates: updatesOf(c)}
+	return outcome{result: res, updates: updatesOf(c), bought: d.bought(c)}
 }
 
 // faultText is what a model reads of a tool call that failed: what happened, and at which stage.

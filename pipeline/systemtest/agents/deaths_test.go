@@ -22,6 +22,44 @@ func TestARunSurvivesTheDeathOfEveryProcess(t *testing.T) {
 	s.survives(8, s.processes())
 }
 
+// A stage that is one function around the call, and asks twice, survives the death of its process while it waits for
+// either of its answers: what it has asked and heard is in the call.
+func TestAWrappedStageOfARunSurvivesTheDeathOfItsProcessBetweenItsHalves(t *testing.T) {
+	t.Parallel()
+	s := newSystem(t)
+	s.wrap = true
+	s.model = func(turn int, request []byte) ([]map[string]any, string) {
+		if turn == 1 { // the second time it is asked, it is told the first answer
+			return nil, "after " + last(request).Text()
+		}
+		return nil, "first"
+	}
+	host := s.part("host", false, false)
+	host.Hosts = true
+	was := launch(t, host)
+	asked, died := make(chan int), make(chan struct{})
+	s.gate = func(turn int, _ string) {
+		asked <- turn
+		<-died
+	}
+	p, err := s.node(true, true).Accept(t.Context(), request())
+	require.NoError(t, err)
+	for want := range 2 { // the stage's process dies while the model thinks, and another one comes
+		select {
+		case turn := <-asked:
+			require.Equal(t, want, turn)
+		case <-time.After(60 * time.Second):
+			t.Fatal("the model is not asked")
+		}
+		was.kill()
+		was = launch(t, host)
+		died <- struct{}{}
+	}
+	require.Equal(t, s.turns[1][0]+" after "+s.turns[0][0]+" first", text(t, s.end(p)))
+	require.Len(t, s.turns[0], 1, "nothing is asked again")
+	require.Len(t, s.turns[1], 1)
+}
+
 // processes starts those of an installation. Each of the functions kills one and starts it again.
 func (s *system) processes() (deaths []func()) {
 	for _, p := range []partSpec{s.part("door", true, false), s.part("owner", true, false),

@@ -34,6 +34,7 @@ type system struct {
 	model func(turn int, request []byte) (tools []map[string]any, text string)
 	// gate, if not nil, is passed by each request before it is counted; the name of the tool is empty for a model.
 	gate func(turn int, tool string)
+	wrap bool // its parts have the stage that asks twice
 
 	mu    sync.Mutex
 	turns map[int][]string // nonces of the answers to each turn
@@ -71,7 +72,8 @@ func (s *system) conn() *nats.Conn {
 }
 
 func (s *system) part(name string, entry, target bool) partSpec {
-	return partSpec{Name: name, NATS: s.url, Upstream: s.up.URL, Entry: entry, Target: target}
+	return partSpec{Name: name, NATS: s.url, Upstream: s.up.URL, Entry: entry, Target: target,
+		Wrap: s.wrap}
 }
 
 // node starts a node in this process, which the test stops.

@@ -105,6 +105,7 @@ tool:
 	require.Greater(t, l.whole, 4*window, "the run would not fit")
 	require.Less(t, l.largest, window*5/4, "with what JSON and the names of fields add")
 	require.Greater(t, l.summaries, 3)
+	require.EqualValues(t, l.steps+1+l.summaries, gjson.Get(body, "spent.models").Int(), "summaries count for the run")
 	require.Greater(t, l.stable, l.steps*8/10)
 	require.Less(t, int(gjson.GetBytes(l.last, "tools.#").Int()), 24, "tools are selected")
 	require.Contains(t, last(l.last).Text(), "#1 [COMPLETED] part 1")
