@@ -16,6 +16,8 @@ type Record struct {
 	Results []Result  `json:"results,omitempty"`
 	Asked   *Asked    `json:"asked,omitempty"`
 	Decided *Decided  `json:"decided,omitempty"`
+	// Below is what a sub-agent's run asks: this run waits for it.
+	Below *Question `json:"below,omitempty"`
 	// Updates are what stages changed of the run's state in this step.
 	Updates []Update `json:"updates,omitempty"`
 	// Bought is what model calls have used that stages made in this step.

@@ -125,7 +125,25 @@ func (d *drive) runTools(ctx context.Context, calls []*Open, args [][]byte) (*Re
 	if len(r.Results) > 0 && ctx.Err() == nil {
 		return r, nil, nil // what still waits is asked for again, and is where it was
 	}
+	if failed == nil && wait != nil {
+		if q := d.below(wait); q != nil {
+			return &Record{Below: q}, nil, nil
+		}
+	}
 	return nil, wait, failed
+}
+
+// below is the question of a sub-agent's run, for which this run is to wait, if its records do not have it yet: who
+// follows the run reads it there.
+func (d *drive) below(wait *pause) *Question {
+	var q Question
+	if wait.awaits != "" || json.Unmarshal(wait.question, &q) != nil {
+		return nil
+	}
+	if d.Below != nil && d.Below.Run == q.Run && d.Below.Step == q.Step {
+		return nil
+	}
+	return &q
 }
 
 // number is the place of a tool call in its answer.

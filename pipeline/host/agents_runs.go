@@ -66,8 +66,11 @@ func (r *runs) Run(ctx context.Context, tenant, id string) (api.Run, error) {
 	switch {
 	case errors.Is(err, pipeline.ErrHeld):
 		out.Status = api.RunWaiting
-		if s.Asked != nil {
+		switch {
+		case s.Asked != nil:
 			out.Waits = rawjson.Encode(s.Asked)
+		case s.Below != nil:
+			out.Waits = rawjson.Encode(s.Below.Asked)
 		}
 	case err != nil && len(records) == 0:
 		return out, err

@@ -20,7 +20,12 @@ import (
 func (i *installation) boot() {
 	t := i.t
 	t.Helper()
-	note := toolbox.ExecutorFunc(func(_ context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
+	note := toolbox.ExecutorFunc(func(ctx context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
+		if i.work != nil {
+			if err := i.work(ctx, inv); err != nil {
+				return toolbox.Result{}, err
+			}
+		}
 		i.ran.add(inv.Tool.Name + string(inv.Arguments))
 		return toolbox.Result{Content: []byte(`"` + inv.Tool.Name + ` is done"`)}, nil
 	})

@@ -2,6 +2,7 @@ package agents
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -23,6 +24,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline/api/httpapi"
 	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
 // installation is a whole one as a user has it: a configuration, a gateway, a provider.
@@ -36,8 +38,10 @@ type installation struct {
 	file, dir string
 	keys      *httpapi.KeyStore
 	ran       *list
-	serves    atomic.Pointer[http.Handler]
-	stop      func()
+	// work, if not nil, is what tools do before they are noted.
+	work   func(ctx context.Context, inv toolbox.Invocation) error
+	serves atomic.Pointer[http.Handler]
+	stop   func()
 }
 
 // dial connects the holder of a key to NATS.
