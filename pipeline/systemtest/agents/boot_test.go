@@ -40,15 +40,11 @@ func (i *installation) boot() {
 	h, err := host.Start(t.Context(), o)
 	require.NoError(t, err)
 	srv, err := httpapi.New(httpapi.Config{Addr: "127.0.0.1:8080"}, httpapi.Deps{Keys: i.keys, Entry: h.Entry(),
-		Control: h.Control(), Approvals: h, Agents: h.Agents(), Responses: h.Responses(), Cancel: h.CancelCall,
-		Log: testLog(), Models: func(ctx context.Context) (out []httpapi.ModelInfo) {
-			for _, m := range h.ListModels(ctx) {
-				out = append(out, httpapi.ModelInfo{ID: m.ID})
-			}
-			return out
-		}})
+		Control: h.Control(), Approvals: h.Approvals, Agents: h.Agents, Responses: h.Responses, Cancel: h.Node.Cancel,
+		Log: testLog(), Models: h.Models.List})
 	require.NoError(t, err)
-	tools, err := mcpapi.New(mcpapi.Options{Entry: h.Entry(), Source: h, Agents: h.Agents(), Approvals: h, Log: testLog(),
+	tools, err := mcpapi.New(mcpapi.Options{Entry: h.Entry(), Tools: h.Tools.Registry, Upstreams: h.MCP,
+		Tasks: h.Node, Agents: h.Agents, Approvals: h.Approvals, Log: testLog(),
 		Local: api.Identity{Tenant: "default", Role: api.RoleOperator}})
 	require.NoError(t, err)
 	srv.Extra = append(srv.Extra, httpapi.Surface{Pattern: "/mcp", Handler: tools.Handler(1 << 20)})

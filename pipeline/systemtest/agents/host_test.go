@@ -211,7 +211,7 @@ func TestAnAgentOfTheConfigurationByEachFace(t *testing.T) {
 		`{"model":"agent/clerk","stream":true,"messages":[{"role":"user","content":"go"}]}`)
 	require.True(t, strings.HasSuffix(body, "data: [DONE]\n\n"), body)
 	require.Greater(t, strings.Count(body, `"content"`), 2, "it comes in pieces")
-	m, err := i.nc.Request("shallot.v1.agent.request", []byte(`{"model":"agent/clerk","input":"go"}`), 20*time.Second)
+	m, err := i.nc.Request("shallot.v1.agent.request", []byte(`{"model":"agent/clerk","input":"go"}`), time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, want, gjson.GetBytes(m.Data, "choices.0.message.content").String(), string(m.Data))
 	_, body = i.do("GET", "/v1/models", "")
@@ -261,7 +261,7 @@ func TestARunIsFollowedApprovedAndReadOverHTTP(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, body = i.do("GET", path, "")
 		return gjson.Get(body, "status").String() == "waiting"
-	}, 10*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 	status, body = i.do("POST", "/v1/approvals/"+run, `{"id":"a","decision":"approve"}`)
 	require.Equal(t, 202, status, body)
 	require.Contains(t, gjson.Get(body, "message").String(), "no decision yet about c")

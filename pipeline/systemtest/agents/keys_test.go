@@ -92,7 +92,7 @@ func (i *installation) overNATS(key string) {
 		select {
 		case err := <-refused:
 			require.ErrorContains(t, err, "Permissions Violation", subject)
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("nobody refused " + subject)
 		}
 	}
@@ -101,7 +101,7 @@ func (i *installation) overNATS(key string) {
 		for k := 0; k < len(header); k += 2 {
 			m.Header.Set(header[k], header[k+1])
 		}
-		m, err := nc.RequestMsg(m, 20*time.Second)
+		m, err := nc.RequestMsg(m, time.Minute)
 		require.NoError(t, err)
 		return m.Data
 	}
