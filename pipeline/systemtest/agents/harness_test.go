@@ -34,10 +34,13 @@ type system struct {
 	model func(turn int, request []byte) (tools []map[string]any, text string)
 	// gate, if not nil, is passed by each request before it is counted; the name of the tool is empty for a model.
 	gate func(turn int, tool string)
+	wrap bool // its parts have the stage that asks twice
 
 	mu    sync.Mutex
 	turns map[int][]string // nonces of the answers to each turn
 	tools map[string]int   // by arguments: how often a tool ran
+	gave  map[string]bool  // the nonces of tools
+	again []int            // turns that a model was asked for when a later one was known
 	// stopped are the nodes that the test itself has stopped.
 	stopped map[*bus.Node]bool
 }
@@ -53,7 +56,8 @@ func newSystem(t *testing.T) *system {
 // newSystemOn is an installation on the server at url.
 func newSystemOn(t *testing.T, url string) *system {
 	t.Helper()
-	s := &system{t: t, url: url, turns: map[int][]string{}, tools: map[string]int{}, stopped: map[*bus.Node]bool{}}
+	s := &system{t: t, url: url, turns: map[int][]string{}, tools: map[string]int{},
+		gave: map[string]bool{}, stopped: map[*bus.Node]bool{}}
 	js, err := jetstream.New(s.conn())
 	require.NoError(t, err)
 	require.NoError(t, bus.Provision(t.Context(), js, config()))
@@ -71,7 +75,8 @@ func (s *system) conn() *nats.Conn {
 }
 
 func (s *system) part(name string, entry, target bool) partSpec {
-	return partSpec{Name: name, NATS: s.url, Upstream: s.up.URL, Entry: entry, Target: target}
+	return partSpec{Name: name, NATS: s.url, Upstream: s.up.URL, Entry: entry, Target: target,
+		Wrap: s.wrap}
 }
 
 // node starts a node in this process, which the test stops.
@@ -118,10 +123,14 @@ func (s *system) serve(w http.ResponseWriter, r *http.Request) {
 	n := fmt.Sprintf("n%d", nonce.Add(1))
 	if isTool {
 		s.tools[string(body)]++
+		s.gave[n] = true
 		_, _ = fmt.Fprintf(w, `{"nonce":"%s"}`, n)
 		return
 	}
 	s.turns[turn] = append(s.turns[turn], n)
+	if len(s.turns[turn+1]) > 0 {
+		s.again = append(s.again, turn)
+	}
 	tools, text := s.model(turn, body)
 	message := map[string]any{"role": "assistant", "content": n + " " + text}
 	if len(tools) > 0 {

@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/agent"
@@ -41,6 +42,8 @@ type partSpec struct {
 	Upstream string // where models and tools are, in the process of the test
 	Entry    bool
 	Target   bool
+	// Wrap is set in an installation with a stage around model calls that asks twice; Hosts where this process has it.
+	Wrap, Hosts bool
 }
 
 func config() bus.Config {
@@ -124,6 +127,13 @@ func startNode(ctx context.Context, nc *nats.Conn, p partSpec) (*bus.Node, error
 	if err := o.Manager.Register(gate, true); err != nil {
 		return nil, err
 	}
+	if p.Wrap {
+		if err := o.Manager.Register(pipeline.Wrap(pipeline.Stage{Name: "twice", Kind: messages.Model, Order: 20}, twice),
+			true); err != nil {
+			return nil, err
+		}
+		o.Hosts = func(s pipeline.Stage) bool { return s.Name != "twice" || p.Hosts }
+	}
 	entry := &late{}
 	o.Agents = agent.New(agent.Options{
 		Entry: entry, Log: agent.Log{Store: runs}, Judge: desk, Out: testLog(),
@@ -154,6 +164,15 @@ func startNode(ctx context.Context, nc *nats.Conn, p partSpec) (*bus.Node, error
 	}
 	entry.Node = n
 	return n, n.Start(context.WithoutCancel(ctx))
+}
+
+// twice asks the model twice and answers with the second answer, which is told the first.
+func twice(_ context.Context, c *messages.Call, next pipeline.Handler) ([]byte, error) {
+	first, err := next(c.Request())
+	if err != nil {
+		return nil, err
+	}
+	return next(chat.WithMessages(c.Request(), append(chat.Messages(c.Request()), chat.Choices(first)[0].Message())))
 }
 
 // gate is a stage of its own that holds the calls of one tool.

@@ -96,6 +96,7 @@ func doors() []door {
 		{name: "nats model submit", nats: "shallot.v1.tenant.acme.model.submit", in: chat},
 		{name: "nats agent", nats: "shallot.v1.tenant.acme.agent.request", in: chat},
 		{name: "nats agent submit", nats: "shallot.v1.tenant.acme.agent.submit", in: chat},
+		{name: "nats agent by name", nats: "shallot.v1.tenant.acme.agent.request.a", in: chat},
 		{name: "nats tool", nats: "shallot.v1.tenant.acme.tool.request.echo", in: `{"message":%s}`, tool: true},
 		{
 			name: "nats todo",
