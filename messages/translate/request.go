@@ -242,14 +242,14 @@ func cached(ttl string) []byte {
 
 // cacheOf reads a cache_control, or a prompt_cache_breakpoint.
 func cacheOf(p []byte) string {
-	if c := field(p, "cache_control"); len(c) > 0 && c[0] == '{' {
-		if str(c, "ttl") == "1h" {
+	if c := rawjson.At(p, "cache_control"); len(c) > 0 && c[0] == '{' {
+		if rawjson.Text(c, "ttl") == "1h" {
 			return "1h"
 		}
 		return "5m"
 	}
-	if c := field(p, "prompt_cache_breakpoint"); len(c) > 0 && c[0] == '{' {
-		if str(c, "ttl") == "12h" {
+	if c := rawjson.At(p, "prompt_cache_breakpoint"); len(c) > 0 && c[0] == '{' {
+		if rawjson.Text(c, "ttl") == "12h" {
 			return "1h"
 		}
 		return "5m"

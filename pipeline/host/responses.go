@@ -11,7 +11,7 @@ import (
 func (h *Host) Responses() *responses.Kept {
 	h.keptOnce.Do(func() {
 		h.kept = responses.New(h.responses, h.Entry())
-		h.kept.Asks = h
+		h.kept.Asks, h.kept.Said = h, h.Node.Said
 	})
 	return h.kept
 }

@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/responses"
 )
@@ -104,7 +105,7 @@ func (s *conversationFace) addItems(w http.ResponseWriter, r *http.Request, id a
 		}
 		l := itemList{Object: "list", Data: added}
 		if len(added) > 0 {
-			first, last := itemID(added[0]), itemID(added[len(added)-1])
+			first, last := rawjson.Text(added[0], "id"), rawjson.Text(added[len(added)-1], "id")
 			l.First, l.Last = &first, &last
 		}
 		writeValue(w, http.StatusOK, l)
@@ -119,7 +120,7 @@ func (s *conversationFace) getItem(w http.ResponseWriter, r *http.Request, id ap
 			return err
 		}
 		for _, item := range c.Items() {
-			if itemID(item) == r.PathValue("item") {
+			if rawjson.Text(item, "id") == r.PathValue("item") {
 				api.WriteJSON(w, http.StatusOK, item)
 				return nil
 			}

@@ -10,17 +10,12 @@ import (
 
 // embeddings is POST /v1/embeddings.
 func (s *modelFace) embeddings(w http.ResponseWriter, r *http.Request, id api.Identity) {
-	body, fault := s.bodies.Read(w, r)
-	if fault != nil {
-		writeFault(w, fault)
+	req, ok := s.body(w, r, id, messages.EmbeddingsWire)
+	if !ok {
 		return
 	}
-	req, fault := request(r, id, messages.EmbeddingsWire, body)
-	if fault == nil && (req.Stream || req.Kind != messages.Model) {
-		fault = api.Invalid("model", "embeddings come from a model, and never as a stream")
-	}
-	if fault != nil {
-		writeFault(w, fault)
+	if req.Stream || req.Kind != messages.Model {
+		writeFault(w, api.Invalid("model", "embeddings come from a model, and never as a stream"))
 		return
 	}
 	// There is no conversation that stages could shape, so a session is only a label in records.

@@ -67,7 +67,7 @@ func expanded(item []byte) []byte {
 	if kind, _ := rawjson.FieldString(item, "type"); kind != "compaction" {
 		return item
 	}
-	sealed, _ := rawjson.FieldString(item, "encrypted_content")
+	sealed := rawjson.Text(item, "encrypted_content")
 	rest, ours := strings.CutPrefix(sealed, compactMark)
 	text, err := base64.RawURLEncoding.DecodeString(rest)
 	if !ours || err != nil {

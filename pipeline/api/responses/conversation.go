@@ -169,7 +169,7 @@ func (k *Kept) AddItems(ctx context.Context, o Owner, id string, body []byte) (a
 // DeleteItem removes one item and returns the conversation.
 func (k *Kept) DeleteItem(ctx context.Context, o Owner, id, item string) (*Conversation, error) {
 	return k.change(ctx, o, id, func(c *Conversation) error {
-		i := slices.IndexFunc(c.Entries, func(e entry) bool { return idOf(e.Item) == item })
+		i := slices.IndexFunc(c.Entries, func(e entry) bool { return rawjson.Text(e.Item, "id") == item })
 		if i < 0 {
 			return missing("item", item)
 		}
@@ -191,8 +191,6 @@ func (k *Kept) extend(ctx context.Context, o Owner, r *Record) error {
 	}
 	return err
 }
-
-func idOf(item []byte) string { id, _ := rawjson.FieldString(item, "id"); return id }
 
 func metadata(body []byte) (map[string]string, error) {
 	m := map[string]string{}

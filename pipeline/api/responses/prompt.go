@@ -204,8 +204,8 @@ func (k *Kept) resolve(ctx context.Context, o Owner, input [][]byte) ([][]byte, 
 
 // reference reports whether an item only names another, whose type may be left out.
 func reference(item []byte) (string, bool) {
-	id, _ := rawjson.FieldString(item, "id")
-	kind, _ := rawjson.FieldString(item, "type")
+	id := rawjson.Text(item, "id")
+	kind := rawjson.Text(item, "type")
 	_, role := rawjson.Field(item, "role")
 	return id, kind == "item_reference" || kind == "" && !role && id != ""
 }
