@@ -1,6 +1,8 @@
 package translate
 
 import (
+	"fmt"
+
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
@@ -15,7 +17,7 @@ func (r *request) fromChat(body []byte) {
 	r.leftover(body, known)
 	p := &r.params
 	p.stream = flag(body, "stream")
-	p.limit = max(int64(integer(body, "max_completion_tokens")), int64(integer(body, "max_tokens")))
+	p.limit = max(r.limited(body, "max_completion_tokens"), r.limited(body, "max_tokens"))
 	p.stop, p.user, p.logs = stops(rawjson.At(body, "stop")), rawjson.Text(body, "user"), flag(body, "logprobs")
 	p.format = formatOf(rawjson.At(body, "response_format"))
 	if p.effort = rawjson.Text(body, "reasoning_effort"); p.effort == "" {
@@ -55,8 +57,10 @@ func (r *request) chatMessage(i int, m []byte) {
 		r.turns = append(r.turns, turn{"user", []part{{kind: result, id: rawjson.Text(m, "name"), inner: parts}}})
 	case "assistant":
 		r.turns = append(r.turns, turn{"assistant", r.chatAnswer(m, parts)})
-	default:
+	case "user":
 		r.turns = append(r.turns, turn{"user", parts})
+	default:
+		r.refuse(fmt.Sprintf("messages[%d].role", i), "a message of the role %q", role)
 	}
 }
 

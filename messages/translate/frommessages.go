@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -15,7 +16,7 @@ func (r *request) fromMessages(body []byte) {
 	}
 	r.leftover(body, known)
 	p := &r.params
-	p.stream, p.limit = flag(body, "stream"), int64(integer(body, "max_tokens"))
+	p.stream, p.limit = flag(body, "stream"), r.limited(body, "max_tokens")
 	p.stop, p.user = stops(rawjson.At(body, "stop_sequences")), rawjson.Text(rawjson.At(body, "metadata"), "user_id")
 	p.effort = effortOf(body)
 	if p.format = formatOf(rawjson.At(body, "output_config", "format")); p.format.kind == "" {
@@ -33,8 +34,12 @@ func (r *request) fromMessages(body []byte) {
 		}
 		r.system = append(r.system, s)
 	}
-	for _, m := range rawjson.Elements(rawjson.At(body, "messages")) {
-		r.turns = append(r.turns, turn{rawjson.Text(m, "role"), r.blocks(rawjson.At(m, "content"))})
+	for i, m := range rawjson.Elements(rawjson.At(body, "messages")) {
+		role := rawjson.Text(m, "role")
+		if role != "user" && role != "assistant" && role != "system" {
+			r.refuse(fmt.Sprintf("messages[%d].role", i), "a message of the role %q", role)
+		}
+		r.turns = append(r.turns, turn{role, r.blocks(rawjson.At(m, "content"))})
 	}
 }
 

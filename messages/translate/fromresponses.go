@@ -22,7 +22,7 @@ func (r *request) fromResponses(body []byte) {
 	})
 	p := &r.params
 	p.stream, p.user = flag(body, "stream"), rawjson.Text(body, "user")
-	p.limit = int64(integer(body, "max_output_tokens"))
+	p.limit = r.limited(body, "max_output_tokens")
 	p.format = formatOf(rawjson.At(body, "text", "format"))
 	if v := rawjson.At(body, "text", "verbosity"); len(v) > 0 && !rawjson.IsNull(v) {
 		p.plain["verbosity"] = v
@@ -74,8 +74,10 @@ func (r *request) item(i int, item []byte) {
 		}
 		parts := r.inputParts(rawjson.At(item, "content"))
 		switch {
-		case role != "system" && role != "developer":
+		case role == "user" || role == "assistant":
 			say(role, parts...)
+		case role != "system" && role != "developer":
+			r.refuse(fmt.Sprintf("input[%d].role", i), "a message of the role %q", role)
 		case len(r.turns) == 0:
 			r.system = append(r.system, parts...)
 		default:

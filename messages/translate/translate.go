@@ -47,6 +47,7 @@ func (p Pair) Request(body []byte) (out []byte, dropped []string, err error) {
 		r.fromChat(body)
 	}
 	r.tidy()
+	r.sound()
 	switch p.Provider.Or() {
 	case messages.ResponsesWire:
 		out = r.toResponses()

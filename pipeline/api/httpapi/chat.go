@@ -35,8 +35,8 @@ func (s *modelFace) add(t *router) {
 		t.add(prefix+"/models/{id...}", methods{http.MethodGet: s.caller(s.getModel)})
 	}
 	t.add("/v1/agents/{agent}/chat/completions", chat)
-	t.add("/v1/messages", methods{http.MethodPost: anthropic(s.caller(s.messages))})
-	t.add("/v1/messages/count_tokens", methods{http.MethodPost: anthropic(s.caller(s.countTokens))})
+	t.add("/v1/messages", methods{http.MethodPost: s.caller(s.messages)})
+	t.add("/v1/messages/count_tokens", methods{http.MethodPost: s.caller(s.countTokens)})
 	t.add("/v1/embeddings", methods{http.MethodPost: s.caller(s.embeddings)})
 	t.add("/v1/results/{call}", methods{http.MethodGet: s.caller(s.result)})
 }

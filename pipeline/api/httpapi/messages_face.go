@@ -30,14 +30,11 @@ const (
 	maxWireHeader  = 4096
 )
 
-// anthropic has a route answer errors in the shape of the Messages API, those of keys too.
-func anthropic(next http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if a, ok := w.(*recorder); ok {
-			a.shape, a.idHeader = anthropicError, "Request-Id"
-		}
-		next(w, r)
-	}
+// speaksMessages reports whether a request comes from a client of the Messages API, which reads errors in the shape of
+// that API, whatever they are about: keys, paths that are not served, methods.
+func speaksMessages(r *http.Request) bool {
+	const path = "/v1/messages"
+	return r.Header.Get(anthropicVersion) != "" || r.URL.Path == path || strings.HasPrefix(r.URL.Path, path+"/")
 }
 
 // messages is POST /v1/messages, streaming and not: the body goes in as it came, the reply goes out as it is.

@@ -28,11 +28,12 @@ func TestATurnGetsWhatItRefersTo(t *testing.T) {
 	}{
 		"the turns before": {`"input":"so","previous_response_id":"` + second + `"`,
 			[]string{"one", "eins", "two", "zwei", "so"}},
-		"an item by its id":     {`"input":[{"type":"item_reference","id":"msg_of_zwei"}]`, []string{"zwei"}},
-		"an item without type":  {`"input":[{"id":"msg_of_eins"}]`, []string{"eins"}},
-		"an item of null type":  {`"input":[{"type":null,"id":"msg_of_eins"}]`, []string{"eins"}},
-		"an item of the input":  {`"input":[{"id":"in_` + second + `_0"}]`, []string{"two"}},
-		"null is not a turn":    {`"previous_response_id":null,"conversation":null,"input":[]`, nil},
+		"an item by its id":    {`"input":[{"type":"item_reference","id":"msg_of_zwei"}]`, []string{"zwei"}},
+		"an item without type": {`"input":[{"id":"msg_of_eins"}]`, []string{"eins"}},
+		"an item of null type": {`"input":[{"type":null,"id":"msg_of_eins"}]`, []string{"eins"}},
+		"an item of the input": {`"input":[{"id":"in_` + second + `_0"}]`, []string{"two"}},
+		"null is not a turn": {`"previous_response_id":null,"conversation":null,"input":[{"role":"user",` +
+			`"content":[{"type":"input_text","text":"so"}]}]`, []string{"so"}},
 		"no input but the past": {`"previous_response_id":"` + first + `"`, []string{"one", "eins"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -112,6 +113,12 @@ func TestRequestsThatMeanNothingAreRefused(t *testing.T) {
 		_, err := s.Prepare(t.Context(), ann, []byte(`{"model":"m1","input":"x",`+more+`}`))
 		isFault(t, err, messages.InvalidRequest, param)
 	}
+	for _, more := range []string{``, `,"input":null`, `,"input":[]`} {
+		_, err := s.Prepare(t.Context(), ann, []byte(`{"model":"m1"`+more+`}`))
+		isFault(t, err, messages.InvalidRequest, "input")
+	}
+	_, err := s.Prepare(t.Context(), ann, []byte(`{"model":"m1","prompt":{"id":"p"}}`))
+	require.NoError(t, err, "the provider knows what it stands for")
 }
 
 // A document above the size of a message lies in parts, which go with it.
