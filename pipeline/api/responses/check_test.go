@@ -61,6 +61,17 @@ func TestWhatAResponseRepeatsIsChecked(t *testing.T) {
 	isFault(t, err, messages.InvalidRequest, "metadata")
 }
 
+func TestThereMustBeSomethingToAnswer(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	for _, more := range []string{``, `,"input":null`, `,"input":[]`} {
+		_, err := s.Prepare(t.Context(), ann, []byte(`{"model":"m1"`+more+`}`))
+		isFault(t, err, messages.InvalidRequest, "input")
+	}
+	_, err := s.Prepare(t.Context(), ann, []byte(`{"model":"m1","prompt":{"id":"p"}}`))
+	require.NoError(t, err, "the provider knows what it stands for")
+}
+
 // Clients read every setting whole, also where a request says a part of it.
 func TestSettingsAreRepeatedWhole(t *testing.T) {
 	t.Parallel()
