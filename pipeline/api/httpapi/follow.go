@@ -41,7 +41,7 @@ type follow struct {
 // following begins a stream that shows a log.
 func (s *callRunner) following(w http.ResponseWriter, wire messages.Wire) *events {
 	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.writeTimeout, wire: wire}
-	e.raw([]byte(": following\n\n"))
+	e.raw(": following\n\n")
 	return e
 }
 
