@@ -103,12 +103,7 @@ func (s *conversationFace) addItems(w http.ResponseWriter, r *http.Request, id a
 		if err != nil {
 			return err
 		}
-		l := itemList{Object: "list", Data: added}
-		if len(added) > 0 {
-			first, last := rawjson.Text(added[0], "id"), rawjson.Text(added[len(added)-1], "id")
-			l.First, l.Last = &first, &last
-		}
-		writeValue(w, http.StatusOK, l)
+		writePage(w, added, false)
 		return nil
 	})
 }
@@ -121,7 +116,7 @@ func (s *conversationFace) getItem(w http.ResponseWriter, r *http.Request, id ap
 		}
 		for _, item := range c.Items() {
 			if rawjson.Text(item, "id") == r.PathValue("item") {
-				api.WriteJSON(w, http.StatusOK, item)
+				api.WriteJSON(w, http.StatusOK, responses.Shown(item))
 				return nil
 			}
 		}

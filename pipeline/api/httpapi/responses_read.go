@@ -156,13 +156,19 @@ func writeItems(w http.ResponseWriter, r *http.Request, items []json.RawMessage)
 		}
 		items = items[i+1:]
 	}
-	l := itemList{Object: "list", Data: items[:min(limit, len(items))], HasMore: len(items) > limit}
-	if len(l.Data) == 0 {
-		l.Data = []json.RawMessage{}
-	} else {
-		first, last := rawjson.Text(l.Data[0], "id"), rawjson.Text(l.Data[len(l.Data)-1], "id")
+	writePage(w, items[:min(limit, len(items))], len(items) > limit)
+	return nil
+}
+
+// writePage answers with items, as clients read them.
+func writePage(w http.ResponseWriter, items []json.RawMessage, more bool) {
+	l := itemList{Object: "list", Data: []json.RawMessage{}, HasMore: more}
+	for _, item := range items {
+		l.Data = append(l.Data, responses.Shown(item))
+	}
+	if len(items) > 0 {
+		first, last := rawjson.Text(items[0], "id"), rawjson.Text(items[len(items)-1], "id")
 		l.First, l.Last = &first, &last
 	}
 	writeValue(w, http.StatusOK, l)
-	return nil
 }

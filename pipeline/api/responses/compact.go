@@ -48,7 +48,7 @@ func (t *Turn) Compacted(call string, created int64, reply []byte) (out []byte, 
 	var items [][]byte
 	for i, item := range inputOf(t.Body) {
 		if rawjson.Text(item, "role") == "user" {
-			items = append(items, outputItem(item, ID(call), i))
+			items = append(items, withID(Shown(item), ID(call), i))
 		}
 	}
 	items = append(items, rawjson.Encode(map[string]string{"id": "cmp_" + call, "type": "compaction",
@@ -61,16 +61,6 @@ func (t *Turn) Compacted(call string, created int64, reply []byte) (out []byte, 
 		usage = []byte("null")
 	}
 	return rawjson.SetField(out, "usage", usage), true
-}
-
-// outputItem is a message of an input as clients read items: with an id, a status, and its text in a part.
-func outputItem(item []byte, of string, n int) []byte {
-	item = add(item, `{"type":"message","status":"completed"}`)
-	if s, ok := rawjson.FieldString(item, "content"); ok {
-		part := rawjson.Encode(map[string]string{"type": "input_text", "text": s})
-		item = rawjson.SetField(item, "content", rawjson.Array([][]byte{part}))
-	}
-	return withID(item, of, n)
 }
 
 // expanded puts a summary in the place of a compaction that was made here; every other item keeps its bytes.
