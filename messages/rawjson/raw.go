@@ -34,6 +34,17 @@ func FieldString(obj []byte, key string) (string, bool) {
 	return gjson.ParseBytes(raw).Str, true
 }
 
+// Text is FieldString for those to whom a field that is missing, or is not a string, is an empty text.
+func Text(obj []byte, key string) string { s, _ := FieldString(obj, key); return s }
+
+// At returns the raw value at a path of keys; nil if it is not there.
+func At(obj []byte, path ...string) []byte {
+	for _, key := range path {
+		obj, _ = Field(obj, key)
+	}
+	return obj
+}
+
 // SetField returns the object with the key set to the raw value: in place if it is there, else at the end. A value that
 // is not an object comes back unchanged.
 func SetField(obj []byte, key string, raw []byte) []byte {

@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -31,6 +32,7 @@ type member struct {
 	alone    chan struct{} // one slot: questions of which others died run one at a time
 	busy     tally         // questions and jobs in hand
 	outbox   *outbox       // of streamed replies
+	said     atomic.Int64  // bytes of what jobs have said
 }
 
 func (n *Node) makeMember() {
