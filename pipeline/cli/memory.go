@@ -14,8 +14,8 @@ const (
 	// that mostly copies a good part of its time. leastGarbage is that of a large one, which garbage for the whole machine
 	// would do no good.
 	mostGarbage, leastGarbage = 400, 50
-	// garbage is how many bytes of it there are at most in a process in between.
-	garbage = 128 << 20
+	// heap is what lives and garbage together, in bytes, in a process in between.
+	heap = 192 << 20
 )
 
 // collectRarely lets garbage grow to a multiple of what lives before it is collected, and to garbageOf in a process that
@@ -44,7 +44,10 @@ func collectRarely(getenv func(string) string) {
 
 // garbageOf is how much garbage may be beside so many bytes that live, in percent of them.
 func garbageOf(live uint64) int {
-	p := int(garbage * 100 / max(live, 1))
+	if live >= heap {
+		return leastGarbage
+	}
+	p := int((heap - live) * 100 / max(live, 1))
 	return min(max(p/10*10, leastGarbage), mostGarbage) // in steps, because each change stops all goroutines for a moment
 }
 

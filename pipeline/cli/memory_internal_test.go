@@ -10,8 +10,8 @@ import (
 // A small process collects rarely; one that holds much has no multiple of it in garbage.
 func TestGarbageIsBoundedWhereMuchLives(t *testing.T) {
 	t.Parallel()
-	for live, want := range map[uint64]int{0: 400, 10 << 20: 400, 32 << 20: 400, 64 << 20: 200, 100 << 20: 120,
-		1 << 30: 50, 1 << 40: 50} {
+	for live, want := range map[uint64]int{0: 400, 10 << 20: 400, 38 << 20: 400, 64 << 20: 200, 96 << 20: 100,
+		128 << 20: 50, 192 << 20: 50, 1 << 40: 50} {
 		require.Equal(t, want, garbageOf(live), live)
 	}
 }
