@@ -188,12 +188,12 @@ func (s *stock) settled() {
 	require.Eventually(s.t, func() bool {
 		st, err := s.js.Stream(s.t.Context(), "SHALLOT_CALLS")
 		return err == nil && st.CachedInfo().State.Msgs == 0
-	}, 10*time.Second, 20*time.Millisecond, "the work queue is empty")
+	}, 30*time.Second, 20*time.Millisecond, "the work queue is empty")
 }
 
 func (s *stock) wait(p pipeline.Pending) *messages.Call {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 2*time.Minute)
 	defer cancel()
 	c, err := p.Wait(ctx, nil)
 	require.NoError(s.t, err)
