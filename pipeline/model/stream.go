@@ -105,12 +105,14 @@ func (r *run) broken(s sink, err error) error {
 	return cut
 }
 
-// relay takes the raw chunks of one run, passes on what may be seen now, and keeps all of them for the reply.
+// relay takes the raw chunks of one run, passes on what may be seen now, and puts the reply together.
 type relay struct {
 	run      *run
 	show     bool // the caller reads chunks and no stage holds them back
 	filters  *filters
-	chunks   [][]byte
+	reply    chat.Assembly
+	newest   []byte // of the chunks
+	count    int    // of them
 	size     int
 	waiting  [][]byte // chunks that say nothing yet
 	released bool
@@ -158,7 +160,7 @@ func (s *relay) add(data []byte, eventName string) error {
 	if s.size += len(data); s.size > maxReply {
 		return s.run.badReply("its stream is longer than %d bytes", maxReply)
 	}
-	s.chunks = append(s.chunks, data)
+	s.take(data)
 	raw, _ := rawjson.Field(data, "choices")
 	choices := rawjson.Elements(raw)
 	if len(choices) == 0 {
@@ -306,7 +308,7 @@ func (s *relay) flush(index int64) error {
 		return nil
 	}
 	for _, delta := range s.filters.flush(index) {
-		chunk := chat.Chunk(s.chunks[len(s.chunks)-1], index, delta, nil)
+		chunk := chat.Chunk(s.newest, index, delta, nil)
 		s.release()
 		if err := s.send(chunk); err != nil {
 			return err
@@ -317,7 +319,7 @@ func (s *relay) flush(index int64) error {
 
 func (s *relay) state() sinkState {
 	return sinkState{token: s.sawToken, complete: s.complete, released: s.released, choices: len(s.open) > 0,
-		pieces: len(s.chunks)}
+		pieces: s.count}
 }
 
 // whole reports whether nothing of the reply is missing. If the stream broke, it is complete only if all requested
@@ -326,9 +328,16 @@ func (s *relay) whole(clean bool) bool {
 	return s.complete || clean && s.finished > 0 && s.finished == len(s.open)
 }
 
-// settle assembles the chunks and sets the call's reply.
+// take adds a chunk to the reply.
+func (s *relay) take(chunk []byte) {
+	s.reply.Add(chunk)
+	s.newest = chunk
+	s.count++
+}
+
+// settle sets the call's reply.
 func (s *relay) settle() error {
-	reply, err := chat.Assemble(s.chunks)
+	reply, err := s.reply.Reply()
 	if err != nil {
 		return s.run.badReply("%s", err)
 	}

@@ -88,15 +88,12 @@ func (s *callRunner) run(w http.ResponseWriter, r *http.Request, req pipeline.Re
 		accepted(w, pending.ID(), "accepted")
 		return
 	}
-	// A caller that leaves is noticed at once, whatever the handler is doing.
-	defer context.AfterFunc(r.Context(), pending.Leave)()
 	if req.Stream {
+		defer context.AfterFunc(r.Context(), pending.Leave)()
 		s.stream(w, r, pending, req)
 		return
 	}
-	ctx, cancel := s.untilHalt(r.Context())
-	defer cancel()
-	c, err := pending.Wait(ctx, nil)
+	c, err := s.await(r, pending)
 	if err != nil {
 		s.notEnded(w, r, pending, err)
 		return
@@ -118,6 +115,19 @@ func (s *common) body(w http.ResponseWriter, r *http.Request, id api.Identity, w
 		writeFault(w, fault)
 	}
 	return req, fault == nil
+}
+
+// await waits for the end of a call whose caller may leave meanwhile; that is noticed at once. It keeps nothing of the
+// call, so that a caller who reads slowly holds no more than the reply.
+func (s *callRunner) await(r *http.Request, pending pipeline.Pending) (*messages.Call, error) {
+	defer context.AfterFunc(r.Context(), pending.Leave)()
+	ctx, cancel := s.untilHalt(r.Context())
+	defer cancel()
+	c, err := pending.Wait(ctx, nil)
+	if r.Context().Err() != nil {
+		pending.Leave()
+	}
+	return c, err
 }
 
 // request makes a request for the entry of a model body and its headers.
@@ -198,11 +208,11 @@ func (s *callRunner) finish(w http.ResponseWriter, r *http.Request, c *messages.
 	case c.Fault != nil:
 		writeEnd(w, c)
 	case isText:
-		api.WriteBody(w, http.StatusOK, "text/plain; charset=utf-8", []byte(text))
+		s.reply(w, "text/plain; charset=utf-8", []byte(text))
 	case !c.HasReply():
 		writeFault(w, api.Refused(messages.Internal, "the call %s ended without a reply", c.ID))
 	default:
-		api.WriteJSON(w, http.StatusOK, c.Reply())
+		s.reply(w, "application/json", c.Reply())
 	}
 }
 

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"context"
 	"net/http"
 	"time"
 
@@ -26,10 +25,7 @@ func (s *responseFace) compact(w http.ResponseWriter, r *http.Request, id api.Id
 		s.failed(w, r, err)
 		return
 	}
-	defer context.AfterFunc(r.Context(), pending.Leave)()
-	ctx, cancel := s.untilHalt(r.Context())
-	defer cancel()
-	c, err := pending.Wait(ctx, nil)
+	c, err := s.await(r, pending)
 	if err != nil {
 		s.notEnded(w, r, pending, err)
 		return

@@ -99,17 +99,15 @@ func (s *responseFace) respond(w http.ResponseWriter, r *http.Request, a *answer
 		return
 	}
 	a.rec = a.turn.Record(pending.ID(), time.Now().Unix())
-	defer context.AfterFunc(r.Context(), pending.Leave)()
 	if req.Stream {
+		defer context.AfterFunc(r.Context(), pending.Leave)()
 		a.follow = stream.NewEventFollower(messages.ResponsesWire, req.Body)
 		s.streamWith(w, r, pending, req, a)
 		return
 	}
-	ctx, cancel := s.untilHalt(r.Context())
-	defer cancel()
-	c, err := pending.Wait(ctx, nil)
+	c, err := s.await(r, pending)
 	if errors.Is(err, pipeline.ErrHeld) && a.turn.Store && s.kept.Asks != nil &&
-		s.kept.Begin(ctx, a.o, a.rec) == nil {
+		s.kept.Begin(r.Context(), a.o, a.rec) == nil {
 		s.awaitResponse(w, r, a.o, a.rec)
 		return
 	}
