@@ -4,20 +4,41 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
+// identified is a record that may be written again, by this process or by another one.
+type identified interface {
+	// RecordID is the same then. likely says that it may well happen.
+	RecordID() (id string, likely bool)
+}
+
 // publish sends a record to the audit stream and does not wait for it; see [trail.Trail]. It may share its message with
-// others.
+// others, unless it is likely to come again.
 func (h *Host) publish(_ context.Context, what string, record any) error {
-	h.trail.Gather(h.auditSubject(what), rawjson.Encode(record))
+	id, likely := "", false
+	if r, ok := record.(identified); ok {
+		id, likely = r.RecordID()
+	}
+	if likely {
+		h.trail.Publish(h.auditSubject(what), id, rawjson.Encode(record))
+		return nil
+	}
+	h.trail.Gather(h.auditSubject(what), id, rawjson.Encode(record))
 	return nil
 }
 
 // record sends a record to the audit stream and returns when it is stored.
 func (h *Host) record(ctx context.Context, what string, record any) error {
-	_, err := h.publisher.Publish(ctx, h.auditSubject(what), rawjson.Encode(record))
+	var o []jetstream.PublishOpt
+	if r, ok := record.(identified); ok {
+		id, _ := r.RecordID()
+		o = append(o, jetstream.WithMsgID(id))
+	}
+	_, err := h.publisher.Publish(ctx, h.auditSubject(what), rawjson.Encode(record), o...)
 	return err
 }
 

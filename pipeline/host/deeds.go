@@ -39,7 +39,7 @@ func (h *Host) recordDeed(ctx context.Context, d deed, err error) {
 		}
 	}
 	h.log.InfoContext(ctx, "control", "action", d.Action, "what", d.What, "by", d.By, "from", d.From, "outcome", d.Outcome)
-	h.trail.Publish(h.auditSubject("control"), rawjson.Encode(d))
+	h.trail.Publish(h.auditSubject("control"), "", rawjson.Encode(d))
 }
 
 // recorded is the node as the faces see it: whatever changes how it works leaves a record.
