@@ -163,7 +163,7 @@ func tryFace(t *testing.T, h *host.Host, client *nats.Conn, ask func(subject, bo
 			}
 		}
 		return false
-	}, 20*time.Second, 5*time.Millisecond, "requests and faults are counted")
+	}, 30*time.Second, 5*time.Millisecond, "requests and faults are counted")
 }
 
 func TestTheFiltersOfAListAreThoseThatItsFormNames(t *testing.T) {
