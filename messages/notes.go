@@ -75,6 +75,9 @@ const (
 
 	// Parked calls and the bus.
 
+	// NoteStored marks a call that is stored, so that another process may run its stages again. Writer: the bus. Readers:
+	// stages that keep records.
+	NoteStored = "bus.stored"
 	// NoteWorks is the number of the last run of the target before the call was parked, so that the next one is another.
 	// Writer and reader: the bus.
 	NoteWorks = "bus.works"

@@ -70,7 +70,13 @@ type submitted struct {
 	Call   string `json:"call"`
 	Status string `json:"status"`
 	Result string `json:"result"` // the subject to ask for its end
+	// Stream is where the call is stored. With it a JetStream publisher takes the answer for the acknowledgement that it
+	// is.
+	Stream string `json:"stream"`
 }
+
+// callsStream is where calls are stored.
+const callsStream = "SHALLOT_CALLS"
 
 func (s *Server) serveRequest(m *asked) {
 	in, ok := s.subjects.ParseIntake(m.Subject)
@@ -93,7 +99,8 @@ func (s *Server) serveRequest(m *asked) {
 	}
 	if in.Submit {
 		s.line(m, begin, r, p.ID(), slog.String("status", "accepted"))
-		s.reply(m, status(m.Reply, p.ID(), "accepted", submitted{p.ID(), "accepted", s.resultSubject(in, r.Tenant, p.ID())}))
+		s.reply(m, status(m.Reply, p.ID(), "accepted", submitted{p.ID(), "accepted",
+			s.resultSubject(in, r.Tenant, p.ID()), callsStream}))
 		return
 	}
 	ctx, gone := context.WithCancelCause(s.waiting)
@@ -144,6 +151,9 @@ func (s *Server) refuse(m *asked, err error) {
 	in, ok := s.subjects.ParseIntake(m.Subject)
 	if !ok {
 		return
+	}
+	if m.Reply == "" { // nobody hears it
+		s.Calls.Unread(m.Msg, messages.AsFault(err, "entry").Message)
 	}
 	raw, _ := rawjson.Field(m.Data, "stream")
 	tool := in.Kind == messages.Tool
