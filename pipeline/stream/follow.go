@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
@@ -26,6 +27,7 @@ type Follower struct {
 	waiting  [][]byte // chunks that say nothing yet
 	released bool
 	like     []byte // the first chunk that went out: all others get its id, created and model
+	shared   [len(sharedKeys)][]byte
 	shown    map[int64]*shownChoice
 }
 
@@ -62,23 +64,30 @@ func (f *Follower) Delta(d pipeline.Delta) [][]byte {
 	if !ok {
 		return nil
 	}
-	if len(choicesOf(d.Chunk)) == 0 {
-		return nil // usage and the like come at the end
+	if !f.released {
+		if len(choicesOf(d.Chunk)) == 0 {
+			return nil // usage and the like come at the end
+		}
+		f.released = chat.Says(d.Chunk)
+		if !f.released && !chat.Thinks(d.Chunk) {
+			f.waiting = append(f.waiting, d.Chunk)
+			return nil
+		}
 	}
-	f.waiting = append(f.waiting, d.Chunk)
-	says := chat.Says(d.Chunk)
-	if !f.released && !says && !chat.Thinks(d.Chunk) {
-		return nil
-	}
-	f.released = f.released || says
-	out := f.waiting
+	chunks := append(f.waiting, d.Chunk)
 	f.waiting = nil
-	for i, chunk := range out {
+	out := chunks[:0]
+	for _, chunk := range chunks {
 		if f.like == nil {
 			f.like = bare(chunk)
+			for i, key := range sharedKeys {
+				f.shared[i], _ = rawjson.Field(f.like, key)
+			}
 		}
-		out[i] = f.normal(chunk)
-		f.see(chunk)
+		chunk, choices := f.normal(chunk)
+		if f.see(choices); len(choices) > 0 {
+			out = append(out, chunk)
+		}
 	}
 	return out
 }
@@ -251,7 +260,8 @@ func (f *Follower) finish(index int64, ch chat.Choice, tail [][]byte) []byte {
 				continue
 			}
 			c = rawjson.SetField(rawjson.SetField(c, "delta", []byte("{}")), "finish_reason", reason)
-			return f.normal(rawjson.SetField(chunk, "choices", rawjson.Array([][]byte{c})))
+			chunk, _ = f.normal(rawjson.SetField(chunk, "choices", rawjson.Array([][]byte{c})))
+			return chunk
 		}
 	}
 	return chat.Chunk(f.like, index, []byte("{}"), reason)
@@ -264,8 +274,8 @@ func (f *Follower) usageChunk(reply []byte, tail [][]byte) (out [][]byte) {
 	}
 	for _, chunk := range tail {
 		u, ok := rawjson.Field(chunk, "usage")
-		if len(choicesOf(chunk)) == 0 {
-			out = append(out, f.normal(chunk))
+		if normal, choices := f.normal(chunk); len(choices) == 0 {
+			out = append(out, normal)
 			if ok && !rawjson.IsNull(u) {
 				return out
 			}
@@ -277,41 +287,66 @@ func (f *Follower) usageChunk(reply []byte, tail [][]byte) (out [][]byte) {
 	return out
 }
 
+// sharedKeys are the fields that all chunks get from the first.
+var sharedKeys = [...]string{"id", "created", "model"}
+
+// part is what a chunk says of one choice.
+type part struct {
+	index int64
+	delta []byte
+}
+
 // normal gives a chunk the id, created and model of the first, and an explicit null where a finish reason is missing.
-func (f *Follower) normal(chunk []byte) []byte {
-	for _, key := range []string{"id", "created", "model"} {
-		want, ok := rawjson.Field(f.like, key)
-		if !ok {
-			continue
+// It returns the choices too, because each look at a chunk costs: a stream has many.
+func (f *Follower) normal(chunk []byte) (out []byte, parts []part) {
+	var have [len(sharedKeys)][]byte
+	var choices []byte
+	rawjson.EachField(chunk, func(key string, raw []byte) {
+		if key == "choices" {
+			choices = raw
+		} else if i := slices.Index(sharedKeys[:], key); i >= 0 {
+			have[i] = raw
 		}
-		if have, ok := rawjson.Field(chunk, key); !ok || !bytes.Equal(have, want) {
+	})
+	for i, key := range sharedKeys {
+		if want := f.shared[i]; want != nil && !bytes.Equal(have[i], want) {
 			chunk = rawjson.SetField(chunk, key, want)
 		}
 	}
-	choices := choicesOf(chunk)
+	all := rawjson.Elements(choices)
 	changed := false
-	for i, c := range choices {
-		if _, ok := rawjson.Field(c, "finish_reason"); !ok {
-			choices[i] = rawjson.SetField(c, "finish_reason", []byte("null"))
-			changed = true
+	for i, c := range all {
+		p, finish := part{}, false
+		rawjson.EachField(c, func(key string, raw []byte) {
+			switch key {
+			case "index":
+				p.index, _ = rawjson.Int(raw)
+			case "delta":
+				p.delta = raw
+			case "finish_reason":
+				finish = true
+			}
+		})
+		parts = append(parts, p)
+		if !finish {
+			all[i], changed = rawjson.SetField(c, "finish_reason", []byte("null")), true
 		}
 	}
 	if changed {
-		chunk = rawjson.SetField(chunk, "choices", rawjson.Array(choices))
+		chunk = rawjson.SetField(chunk, "choices", rawjson.Array(all))
 	}
-	return chunk
+	return chunk, parts
 }
 
-func (f *Follower) see(chunk []byte) {
-	for _, c := range choicesOf(chunk) {
-		index := indexOf(c, 0)
-		s := f.shown[index]
+// see remembers what the caller sees of a chunk.
+func (f *Follower) see(parts []part) {
+	for _, c := range parts {
+		s := f.shown[c.index]
 		if s == nil {
 			s = &shownChoice{texts: map[string]*seenText{}, other: map[string]bool{}}
-			f.shown[index] = s
+			f.shown[c.index] = s
 		}
-		delta, _ := rawjson.Field(c, "delta")
-		rawjson.EachField(delta, func(key string, raw []byte) {
+		rawjson.EachField(c.delta, func(key string, raw []byte) {
 			text, isText := rawjson.IsString(raw)
 			switch {
 			case key == "role" || rawjson.IsNull(raw):
