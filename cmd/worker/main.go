@@ -38,7 +38,7 @@ func command() *cobra.Command {
 	f := addFlags(named.Flags())
 	named.RunE = func(c *cobra.Command, _ []string) error { return f.serve(c) }
 	everything := func(*config.Config) host.Roles { return host.Everything() }
-	root.AddCommand(named, cli.Config(everything), cli.Provision())
+	root.AddCommand(named, cli.Config(everything), cli.Provision(), cli.Health())
 	cli.Arrange(root)
 	return root
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
-	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 )
 
@@ -39,19 +38,40 @@ type Recorder struct {
 	events   chan event
 	watched  atomic.Int64 // until when single steps are told, in Unix nanoseconds
 	lost     atomic.Int64
-	sent     atomic.Int64
 
 	mu      sync.Mutex
 	running map[string]*watch
+	spare   sync.Pool // of *buffer
 
 	stop context.CancelFunc
 	done chan struct{}
 }
 
-// event is a value that waits to be sent.
+// event is what waits to be sent.
 type event struct {
 	subject string
-	value   any
+	data    *buffer
+}
+
+// buffer holds what is being written, to be used again.
+type buffer struct{ b []byte }
+
+// mostSpare is the size above which a buffer is not kept for others.
+const mostSpare = 64 << 10
+
+// buffer returns an empty buffer; drop takes it back.
+func (r *Recorder) buffer() *buffer {
+	if b, ok := r.spare.Get().(*buffer); ok {
+		return b
+	}
+	return &buffer{make([]byte, 0, 2048)}
+}
+
+func (r *Recorder) drop(b *buffer) {
+	if cap(b.b) <= mostSpare {
+		b.b = b.b[:0]
+		r.spare.Put(b)
+	}
 }
 
 // waiting is how many events may wait to be sent.
@@ -90,18 +110,11 @@ const (
 
 func (r *Recorder) send(ctx context.Context) {
 	defer close(r.done)
-	var b []byte
 	publish := func(e event) {
-		if story, is := e.value.(*Story); is {
-			b = appendStory(b[:0], story)
-		} else {
-			b = append(b[:0], rawjson.Encode(e.value)...)
-		}
-		if err := r.opts.Send(e.subject, b); err != nil {
+		if err := r.opts.Send(e.subject, e.data.b); err != nil {
 			r.lose(err)
-			return
 		}
-		r.sent.Add(1)
+		r.drop(e.data)
 	}
 	var next time.Time // when those that follow may go out
 	for {
@@ -145,11 +158,13 @@ func (r *Recorder) lose(why any) {
 	}
 }
 
-func (r *Recorder) tell(subject string, value any) {
+// tell has an event sent, and its buffer dropped.
+func (r *Recorder) tell(subject string, data *buffer) {
 	select {
-	case r.events <- event{subject, value}:
+	case r.events <- event{subject, data}:
 	default:
 		r.lose("too many wait to be sent")
+		r.drop(data)
 	}
 }
 
@@ -187,7 +202,7 @@ func (r *Recorder) Owns(c *messages.Call, o pipeline.Ownership) pipeline.Watch {
 		w.story.Model = chat.ModelName(c.Request())
 	}
 	w.where = placeOf(c)
-	w.story.Steps = make([]Step, 0, steps(c.Slip.Stops))
+	w.steps = r.buffer()
 	w.request, w.reply = c.Request(), c.Reply()
 	w.explain = w.explain && (w.sampled || c.Explain)
 	w.redactor = redactorOf(c)
@@ -195,23 +210,11 @@ func (r *Recorder) Owns(c *messages.Call, o pipeline.Ownership) pipeline.Watch {
 	r.running[c.ID] = w
 	r.mu.Unlock()
 	if !o.Again && r.isWatched() {
-		r.tell(r.subjects.Event("accepted", string(c.Kind)), w.story)
+		event := r.buffer()
+		event.b = appendStory(event.b, &w.story, nil)
+		r.tell(r.subjects.Event("accepted", string(c.Kind)), event)
 	}
 	return w
-}
-
-// steps is how many steps a call has if nothing is tried again.
-func steps(stops []messages.Stop) int {
-	n := 1 // the target
-	for i := range stops {
-		if stops[i].Before {
-			n++
-		}
-		if stops[i].After {
-			n++
-		}
-	}
-	return n
 }
 
 // traceID is the id in a traceparent.

@@ -20,14 +20,9 @@ func (r *Recorder) Running(tenant, call string) []Story {
 	r.mu.Unlock()
 	out := []Story{}
 	for _, w := range found {
-		s := w.now()
-		if tenant != "" && tenant != s.Tenant {
-			continue
+		if s, ok := w.now(call != ""); ok && (tenant == "" || tenant == s.Tenant) {
+			out = append(out, s)
 		}
-		if call == "" {
-			s = s.Row()
-		}
-		out = append(out, s)
 	}
 	slices.SortFunc(out, func(a, b Story) int { return b.Accepted.Compare(a.Accepted) })
 	return out[:min(len(out), mostLive)]

@@ -2,6 +2,7 @@ package calls
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"slices"
 	"sync"
@@ -19,25 +20,16 @@ type watch struct {
 	explain, texts bool
 	redactor       int // the place of the stage that takes personal data out; -1: there is none
 
-	mu     sync.Mutex // the story is read while the call runs
-	story  Story
-	where  place
-	values int // bytes of texts so far
+	mu    sync.Mutex // the story is read while the call runs
+	story Story      // without its steps
+	steps *buffer    // those so far, written, with commas between them; nil when the call has left
+	told  int        // how many they are
+	where place
+	by    Answerer
+	usage chat.Usage
 
+	values         int    // bytes of texts so far
 	request, reply []byte // as the last step left them
-}
-
-// happened is an event of one step.
-type happened struct {
-	Call   string        `json:"call"`
-	Tenant string        `json:"tenant"`
-	Kind   messages.Kind `json:"kind"`
-	Owner  string        `json:"owner"`
-	Step
-}
-
-func (w *watch) happened(s Step) happened {
-	return happened{w.story.Call, w.story.Tenant, w.story.Kind, w.story.Owner, s}
 }
 
 // Ran implements pipeline.Watch.
@@ -57,9 +49,9 @@ func (w *watch) Ran(c *messages.Call, p pipeline.PhaseRun) {
 		s.Error = w.words(reason(p.Err), codeOf(p.Err))
 	}
 	s.Changes = w.changes(c, p.Stage, p.Phase)
-	w.add(s, placeOf(c))
+	w.add(&s, placeOf(c))
 	if w.r.isWatched() {
-		w.r.tell(w.r.subjects.Event("hop", string(c.Kind), string(p.Phase), messages.Token(p.Stage)), w.happened(s))
+		w.happened(w.r.subjects.Event("hop", string(c.Kind), string(p.Phase), messages.Token(p.Stage)), &s)
 	}
 }
 
@@ -100,13 +92,12 @@ func (w *watch) Target(c *messages.Call, t pipeline.TargetRun) {
 		}
 	}
 	w.request, w.reply = c.Request(), c.Reply()
-	w.add(s, placeOf(c))
+	w.add(&s, placeOf(c))
 	if s.Outcome == OK {
-		w.answered(s, t.Member)
+		w.answered(&s, t.Member)
 	}
 	if w.r.isWatched() {
-		class := cmp.Or(messages.Token(t.Class), "none")
-		w.r.tell(w.r.subjects.Event("target", string(c.Kind), class), w.happened(s))
+		w.happened(w.r.subjects.Event("target", string(c.Kind), cmp.Or(messages.Token(t.Class), "none")), &s)
 	}
 }
 
@@ -120,22 +111,36 @@ func codeOf(err error) string {
 	return string(messages.DeadlineExceeded)
 }
 
-func (w *watch) answered(s Step, member string) {
+func (w *watch) answered(s *Step, member string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.story.By = &Answerer{Provider: s.Provider, Model: s.Model, Member: member}
-	w.story.Usage = s.Usage
+	w.by = Answerer{Provider: s.Provider, Model: s.Model, Member: member}
+	w.story.By, w.story.Usage = &w.by, nil
+	if s.Usage != nil {
+		w.usage = *s.Usage
+		w.story.Usage = &w.usage
+	}
 }
 
-func (w *watch) add(s Step, where place) {
+func (w *watch) add(s *Step, where place) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.where = where
-	if len(w.story.Steps) >= mostSteps {
+	if w.told >= mostSteps {
 		w.story.Left++
 		return
 	}
-	w.story.Steps = append(w.story.Steps, s)
+	if w.told++; w.told > 1 {
+		w.steps.b = append(w.steps.b, ',')
+	}
+	w.steps.b = appendStep(w.steps.b, s)
+}
+
+// happened tells of one step.
+func (w *watch) happened(subject string, s *Step) {
+	event := w.r.buffer()
+	event.b = appendHappened(event.b, &w.story, s)
+	w.r.tell(subject, event)
 }
 
 // Left implements pipeline.Watch.
@@ -145,20 +150,24 @@ func (w *watch) Left(c *messages.Call, how pipeline.Departure) {
 		delete(w.r.running, c.ID)
 	}
 	w.r.mu.Unlock()
-	story := w.finished(c, how)
-	subject := w.r.subjects.EndEvent(c.Kind, c.Tenant, story.Outcome, c.ID)
-	if how != pipeline.Ended {
-		subject = w.r.subjects.PartEvent(c.Kind, c.Tenant, story.State, c.ID)
-	}
-	if w.sampled || c.Explain || how != pipeline.Ended || c.Fault != nil {
-		w.r.tell(subject, story)
-	}
-}
-
-// finished is a copy of the story when the call has left.
-func (w *watch) finished(c *messages.Call, how pipeline.Departure) *Story {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.finish(c, how)
+	subject := w.r.subjects.EndEvent(c.Kind, c.Tenant, w.story.Outcome, c.ID)
+	if how != pipeline.Ended {
+		subject = w.r.subjects.PartEvent(c.Kind, c.Tenant, w.story.State, c.ID)
+	}
+	if w.sampled || c.Explain || how != pipeline.Ended || c.Fault != nil {
+		event := w.r.buffer()
+		event.b = appendStory(event.b, &w.story, w.steps.b)
+		w.r.tell(subject, event)
+	}
+	w.r.drop(w.steps)
+	w.steps = nil
+}
+
+// finish writes down how the call left.
+func (w *watch) finish(c *messages.Call, how pipeline.Departure) {
 	s := &w.story
 	s.State = [...]string{pipeline.Ended: Ended, pipeline.Parked: Held, pipeline.Moved: Moved}[how]
 	s.Ended = time.Now().UTC()
@@ -172,8 +181,7 @@ func (w *watch) finished(c *messages.Call, how pipeline.Departure) *Story {
 	}
 	if how != pipeline.Ended {
 		s.At = w.where.String()
-		told := *s
-		return &told
+		return
 	}
 	s.Outcome = OK
 	if f := c.Fault; f != nil {
@@ -182,18 +190,31 @@ func (w *watch) finished(c *messages.Call, how pipeline.Departure) *Story {
 			s.Reason = cut(f.Detail)
 		}
 	}
-	told := *s
-	return &told
 }
 
-// now is the story of a call that runs.
-func (w *watch) now() Story {
+// now is the story of a call that runs; ok is false if it has left. It has its steps if they are wanted.
+func (w *watch) now(steps bool) (s Story, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	s := w.story
+	if w.steps == nil {
+		return s, false
+	}
+	s = w.story
 	s.At, s.Micros = w.where.String(), time.Since(s.Accepted).Microseconds()
-	s.Steps = slices.Clip(s.Steps)
-	return s
+	if s.By != nil {
+		by := *s.By
+		s.By = &by
+	}
+	if s.Usage != nil {
+		usage := *s.Usage
+		s.Usage = &usage
+	}
+	if !steps {
+		s.Left = 0
+	} else if err := json.Unmarshal(slices.Concat([]byte{'['}, w.steps.b, []byte{']'}), &s.Steps); err != nil {
+		w.r.opts.Log.Error("the steps of a running call cannot be read", "call", s.Call, "err", err)
+	}
+	return s, true
 }
 
 // place is where a call is, kept as it is read: most are never shown.

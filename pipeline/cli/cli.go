@@ -21,7 +21,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
-// Exit codes: the command failed, the command line is wrong, a second ^C stopped it.
+// Exit codes: the command failed, the command line is wrong, ^C stopped it before it was done.
 const (
 	exitFailed = 1
 	exitUsage  = 2
@@ -46,12 +46,17 @@ func Main(c *cobra.Command) {
 		}
 	}()
 	err := Run(ctx, c, os.Args[1:], os.Stdout, os.Stderr)
+	stopped := ctx.Err() != nil
 	stop()
+	if wrong, is := errors.AsType[usage](err); is {
+		fmt.Fprintf(os.Stderr, "%s: %v\nSee %s --help.\n", c.Name(), err, or(wrong.command, c.Name()))
+		os.Exit(exitUsage)
+	}
 	switch {
 	case err == nil:
-	case errors.As(err, &usage{}):
-		fmt.Fprintf(os.Stderr, "%s: %v\nSee %s --help.\n", c.Name(), err, c.Name())
-		os.Exit(exitUsage)
+	case stopped && errors.Is(err, context.Canceled):
+		fmt.Fprintf(os.Stderr, "%s: interrupted\n", c.Name())
+		os.Exit(exitKilled)
 	default:
 		fmt.Fprintf(os.Stderr, "%s: %v\n", c.Name(), err)
 		os.Exit(exitFailed)
@@ -59,13 +64,16 @@ func Main(c *cobra.Command) {
 }
 
 // usage is an error of the command line itself.
-type usage struct{ error }
+type usage struct {
+	error
+	command string // whose line it is; empty: not known
+}
 
 // Unwrap returns what is wrong.
 func (u usage) Unwrap() error { return u.error }
 
 // Usage makes an error of the command line: the process ends with code 2.
-func Usage(format string, args ...any) error { return usage{fmt.Errorf(format, args...)} }
+func Usage(format string, args ...any) error { return usage{error: fmt.Errorf(format, args...)} }
 
 // Run is a whole command, without the process around it. It stops when ctx ends. An error before the command itself ran
 // is one of the command line.
@@ -76,9 +84,10 @@ func Run(ctx context.Context, c *cobra.Command, args []string, out, errOut io.Wr
 	c.SetArgs(args)
 	c.SetOut(out)
 	c.SetErr(errOut)
-	err := c.ExecuteContext(ctx)
-	if err != nil && !ran {
-		return usage{err}
+	c.SetFlagErrorFunc(wrongFlag)
+	one, err := c.ExecuteContextC(ctx)
+	if is := errors.As(err, &usage{}); is || err != nil && !ran {
+		return usage{err, one.CommandPath()}
 	}
 	return err
 }

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"os"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -26,13 +28,18 @@ const (
 // client asks a running gateway over HTTP.
 type client struct {
 	url, tenant string
+	// patience is how long an answer may take; 0: as long as it takes. Who waits too long thinks that the command hangs.
+	patience time.Duration
 	output
 }
+
+// usualPatience is more than a gateway takes whose own checks run out of time.
+const usualPatience = 15 * time.Second
 
 // asking makes a command that asks a gateway, with the flags that all of these have.
 func asking(use, short string, args cobra.PositionalArgs,
 	run func(c *cobra.Command, k *client, args []string) error) *cobra.Command {
-	k := &client{}
+	k := &client{patience: usualPatience}
 	c := &cobra.Command{Use: use, Short: short, Args: args}
 	at := os.Getenv(envURL)
 	if at == "" {
@@ -51,7 +58,11 @@ func asking(use, short string, args cobra.PositionalArgs,
 // request makes a request; body nil sends none.
 func (k *client) request(ctx context.Context, method, path string, query url.Values, body []byte) (
 	*http.Response, error) {
-	at := strings.TrimSuffix(k.url, "/") + path
+	to, err := k.gateway()
+	if err != nil {
+		return nil, err
+	}
+	at := strings.TrimSuffix(to.String(), "/") + path
 	if len(query) > 0 {
 		at += "?" + query.Encode()
 	}
@@ -69,10 +80,37 @@ func (k *client) request(ctx context.Context, method, path string, query url.Val
 		r.Header.Set("Shallot-Tenant", k.tenant)
 	}
 	a, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return nil, fmt.Errorf("%w; is a gateway running there? Name another with --url", err)
+	if err != nil && ctx.Err() == nil {
+		err = fmt.Errorf("%s cannot be reached: %w; does a gateway listen there? Name another with --url", to, cause(err))
 	}
-	return a, nil
+	return a, err
+}
+
+// cause is what a person needs to know of why a connection failed, without the operations that led there.
+func cause(err error) error {
+	if one, is := errors.AsType[*url.Error](err); is {
+		err = one.Err
+	}
+	if one, is := errors.AsType[syscall.Errno](err); is {
+		return one
+	}
+	return err
+}
+
+// gateway is the URL of the gateway; a bare address is one of HTTP.
+func (k *client) gateway() (*url.URL, error) {
+	at := k.url
+	if !strings.Contains(at, "://") {
+		at = "http://" + at
+	}
+	to, err := url.Parse(at)
+	if err == nil && to.Host == "" {
+		err = errors.New("it names no host")
+	}
+	if err != nil {
+		return nil, Usage("--url %s: %w", k.url, err)
+	}
+	return to, nil
 }
 
 // ask makes a request and returns the JSON of its answer; an error says what the gateway said.
@@ -86,18 +124,31 @@ func (k *client) ask(ctx context.Context, method, path string, query url.Values,
 
 func (k *client) answer(ctx context.Context, method, path string, query url.Values, body []byte) (
 	int, gjson.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	limit, cancel := ctx, context.CancelFunc(func() {})
+	if k.patience > 0 {
+		limit, cancel = context.WithTimeout(ctx, k.patience)
+	}
 	defer cancel()
-	a, err := k.request(ctx, method, path, query, body)
+	var raw []byte
+	a, err := k.request(limit, method, path, query, body)
+	if err == nil {
+		defer func() { _ = a.Body.Close() }()
+		raw, err = io.ReadAll(io.LimitReader(a.Body, 64<<20))
+	}
+	if err != nil && ctx.Err() == nil && limit.Err() != nil {
+		err = k.silent()
+	}
 	if err != nil {
 		return 0, gjson.Result{}, err
 	}
-	defer func() { _ = a.Body.Close() }()
-	raw, err := io.ReadAll(io.LimitReader(a.Body, 64<<20))
-	if err == nil && !json.Valid(raw) {
+	if !json.Valid(raw) {
 		err = fmt.Errorf("%s answers what is not JSON (status %d): %.100q", k.url, a.StatusCode, raw)
 	}
 	return a.StatusCode, gjson.ParseBytes(raw), err
+}
+
+func (k *client) silent() error {
+	return fmt.Errorf("%s has not answered within %s; does it hang?", k.url, k.patience)
 }
 
 func refusedBy(status int, v gjson.Result) error {
@@ -111,7 +162,11 @@ func refusedBy(status int, v gjson.Result) error {
 	case http.StatusForbidden:
 		text += "; " + envKey + " must be a key with the role operator"
 	}
-	return fmt.Errorf("%s (status %d)", text, status)
+	err := fmt.Errorf("%s (status %d)", text, status)
+	if status == http.StatusBadRequest { // what was asked for stood on the command line
+		err = usage{error: err}
+	}
+	return err
 }
 
 // table is what people see of an answer.
@@ -199,7 +254,19 @@ func age(d time.Duration) string {
 
 // micros is a number of microseconds as a duration with its unit.
 func micros(v gjson.Result) string {
-	return (time.Duration(v.Int()) * time.Microsecond).Round(10 * time.Microsecond).String()
+	d, exact := time.Duration(v.Num*float64(time.Microsecond)), time.Microsecond
+	if d >= time.Millisecond {
+		exact = 10 * time.Microsecond
+	}
+	return d.Round(exact).String()
+}
+
+// some is a number of things with their name.
+func some(n int64, one string) string {
+	if n != 1 {
+		one += "s"
+	}
+	return fmt.Sprintf("%d %s", n, one)
 }
 
 func word(b bool, yes, no string) string {

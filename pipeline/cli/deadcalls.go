@@ -29,7 +29,7 @@ func (f *filter) flags(fs *pflag.FlagSet, all bool) {
 	if all {
 		fs.BoolVar(&f.all, "all", false, "every letter")
 	} else {
-		fs.IntVar(&f.limit, "limit", 100, "at most so many")
+		fs.IntVar(&f.limit, "limit", 100, "at most this `number`")
 	}
 }
 
@@ -117,6 +117,7 @@ func many(use, short, done, method, path string) *cobra.Command {
 			return Usage(
 				"which letters? Name them by number, choose them with --kind, --call, --reason or --since, or write --all")
 		}
+		k.patience = 2 * time.Minute // for one page of letters, each of which is stored
 		sum := deeds{c: c, name: done, progress: progressOn(c.ErrOrStderr())}
 		defer sum.progress.end()
 		for _, number := range args {

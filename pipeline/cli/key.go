@@ -17,15 +17,17 @@ func Key() *cobra.Command {
 		Args: cobra.NoArgs}
 	var r httpapi.KeyRecord
 	fs := c.Flags()
-	fs.StringVar(&r.ID, "id", "", "name of the key, for logs and audit")
-	fs.StringVar(&r.Tenant, "tenant", "default", "tenant of its calls")
-	fs.StringVar(&r.Role, "role", api.RoleCaller, "caller or operator")
-	fs.StringVar(&r.User, "user", "", "user of its calls, whatever the caller says")
-	fs.StringSliceVar(&r.Models, "models", nil, "patterns of models it may use, by comma; none: all")
-	fs.StringSliceVar(&r.Agents, "agents", nil, "patterns of agents it may use, by comma; none: all")
-	fs.StringSliceVar(&r.Tools, "tools", nil, "patterns of tools it may call, by comma; none: all")
-	_ = c.MarkFlagRequired("id")
+	fs.StringVar(&r.ID, "id", "", "`name` of the key, for logs and audit")
+	fs.StringVar(&r.Tenant, "tenant", "default", "`tenant` of its calls")
+	fs.StringVar(&r.Role, "role", api.RoleCaller, "`role`: caller or operator")
+	fs.StringVar(&r.User, "user", "", "`user` of its calls, whatever the caller says")
+	fs.StringSliceVar(&r.Models, "models", nil, "`patterns` of models it may use, by comma; none: all")
+	fs.StringSliceVar(&r.Agents, "agents", nil, "`patterns` of agents it may use, by comma; none: all")
+	fs.StringSliceVar(&r.Tools, "tools", nil, "`patterns` of tools it may call, by comma; none: all")
 	c.RunE = func(c *cobra.Command, _ []string) error {
+		if r.ID == "" {
+			return Usage("--id is missing; name the key, for example: gateway key --id billing")
+		}
 		pepper, key := os.Getenv(httpapi.PepperEnv), httpapi.NewKey()
 		r.Hash = httpapi.HashKey(key, []byte(pepper))
 		line, err := json.Marshal(r)

@@ -34,6 +34,6 @@ func TestKeyCommandMakesARecordThatWorks(t *testing.T) {
 		require.NotContains(t, lines[2], key)
 	}
 	var out bytes.Buffer
-	require.ErrorContains(t, Run(t.Context(), Key(), nil, &out, &out), `"id"`)
+	require.ErrorContains(t, Run(t.Context(), Key(), nil, &out, &out), "--id")
 	require.ErrorAs(t, Run(t.Context(), Key(), []string{"--id", "x", "--role", "root"}, &out, &out), &usage{})
 }

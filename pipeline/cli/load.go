@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -110,7 +109,7 @@ func (o loadOptions) run(ctx context.Context) (rows []loadRow, err error) {
 			if ctx.Err() != nil {
 				break
 			}
-			return nil, fmt.Errorf("load: no call of %d callers succeeded: %w", n, last)
+			return nil, fmt.Errorf("load: no call of %s succeeded: %w", some(int64(n), "caller"), cause(last))
 		}
 		at := func(share float64) float64 {
 			return float64(took[min(len(took)-1, int(share*float64(len(took))))]) / float64(time.Millisecond)
@@ -130,7 +129,7 @@ func (o loadOptions) caller() (ask func(ctx context.Context) error, done func(),
 	if o.natsURL != "" {
 		nc, err := nats.Connect(o.natsURL, nats.Name("shallot load"))
 		if err != nil {
-			return nil, nil, fmt.Errorf("load: %s: %w", o.natsURL, err)
+			return nil, nil, fmt.Errorf("load: %s: %w; is nats-server running there?", o.natsURL, err)
 		}
 		return func(ctx context.Context) error {
 			m, err := nc.RequestWithContext(ctx, o.subject, []byte(o.body))
@@ -140,9 +139,9 @@ func (o loadOptions) caller() (ask func(ctx context.Context) error, done func(),
 			return err
 		}, nc.Close, nil
 	}
-	to, err := url.Parse(o.k.url)
+	to, err := o.k.gateway()
 	if err != nil {
-		return nil, nil, Usage("--url %s: %w", o.k.url, err)
+		return nil, nil, err
 	}
 	if to.Path == "" || to.Path == "/" {
 		to.Path = "/v1/chat/completions"

@@ -14,7 +14,7 @@ import (
 
 // Clients are the commands that ask a running installation.
 func Clients() []*cobra.Command {
-	return []*cobra.Command{statusCommand(), healthCommand(), stats(), stages(), tools(), approvals(), dead(), redrive(),
+	return []*cobra.Command{statusCommand(), Health(), stats(), stages(), tools(), approvals(), dead(), redrive(),
 		callsCommand(), trace(), tail(), loadCommand()}
 }
 
@@ -34,8 +34,10 @@ var groups = []struct {
 		"redrive": "redrive --since 2h", "load": "load --callers 1,16 --for 10s"}},
 }
 
-// Arrange puts the subcommands of a command into the groups of its help. Call it after the last was added.
+// Arrange puts the subcommands of a command into the groups of its help, and has all of them refuse arguments that they
+// do not understand. Call it after the last was added.
 func Arrange(root *cobra.Command) {
+	strict(root)
 	for _, g := range groups {
 		for _, c := range root.Commands() {
 			example, ours := g.examples[c.Name()]
@@ -92,7 +94,7 @@ func statusCommand() *cobra.Command {
 			err = errors.Join(checks(v).print(c.OutOrStdout()), blank(c), processes(d).print(c.OutOrStdout()), blank(c),
 				backlog(d).print(c.OutOrStdout()))
 			if n := d.Get("deadLetters").Int(); n > 0 {
-				fmt.Fprintf(c.OutOrStdout(), "\n%d dead letters; see gateway dead\n", n)
+				fmt.Fprintf(c.OutOrStdout(), "\n%s; see gateway dead\n", some(n, "dead letter"))
 			}
 			return errors.Join(err, notReady)
 		})
@@ -146,9 +148,9 @@ func backlog(d gjson.Result) table {
 	return t
 }
 
-// healthCommand is for containers: it says nothing but whether the gateway is ready.
-func healthCommand() *cobra.Command {
-	return asking("health", "End with 0 if the gateway is ready, else with 1; for health checks", cobra.NoArgs,
+// Health is for containers: it says nothing but whether a process is ready.
+func Health() *cobra.Command {
+	return asking("health", "End with 0 if the process at --url is ready, else with 1; for health checks", cobra.NoArgs,
 		func(c *cobra.Command, k *client, _ []string) error {
 			v, err := ready(c, k)
 			if err != nil {
@@ -158,6 +160,9 @@ func healthCommand() *cobra.Command {
 				}
 				if len(why) > 0 {
 					err = fmt.Errorf("%w: %s", err, strings.Join(why, "; "))
+				}
+				if k.form == "json" && errors.Is(err, errNotReady) {
+					err = errors.Join(k.show(c, v, nil), err)
 				}
 				return err
 			}
@@ -172,11 +177,19 @@ func stats() *cobra.Command {
 			for _, s := range v.Get("interceptors").Array() {
 				t.add(s.Get("type").Str, s.Get("stage").Str, word(s.Get("enabled").Bool(), "on", "off"),
 					s.Get("invocationCount").Raw,
-					micros(gjson.Result{Num: s.Get("avgDurationMs").Num * 1000, Type: gjson.Number}), s.Get("errorCount").Raw,
+					mean(s), s.Get("errorCount").Raw,
 					or(s.Get("lastError.message").Str+s.Get("lastError").Str, "-"))
 			}
 			return t
 		})
+}
+
+// mean is how long a run of a stage took.
+func mean(s gjson.Result) string {
+	if s.Get("invocationCount").Int() == 0 {
+		return "-"
+	}
+	return micros(gjson.Result{Num: s.Get("avgDurationMs").Num * 1000, Type: gjson.Number})
 }
 
 // stages lists the stages and switches them.
@@ -247,13 +260,27 @@ func tools() *cobra.Command {
 			if len(args) > 1 {
 				body = args[1]
 			}
+			k.patience = 0 // the gateway knows how long the tool may take
 			v, err := k.ask(c.Context(), http.MethodPost, "/v1/tools/"+url.PathEscape(args[0])+"/call", nil, []byte(body))
 			if err != nil {
 				return err
 			}
-			return k.show(c, v, func(v gjson.Result) table { return table{none: v.Raw} })
+			return errors.Join(k.show(c, v, func(v gjson.Result) table { return table{none: v.Raw} }), instead(c, v))
 		}))
 	return c
+}
+
+// instead says that a result is not the tool's own. One that only tells of an error fails the command.
+func instead(c *cobra.Command, v gjson.Result) error {
+	switch what := v.Get("_shallot.fallback").Str; what {
+	case "":
+		return nil
+	case "graceful_error":
+		return errors.New("the tool has no result")
+	default:
+		_, err := fmt.Fprintf(c.ErrOrStderr(), "the result is not the tool's own: %s\n", what)
+		return err
+	}
 }
 
 // approvals lists the calls that wait for a person, and decides.
@@ -275,16 +302,22 @@ func approvals() *cobra.Command {
 				if reason != "" {
 					body = fmt.Sprintf(`{"decision":%q,"reason":%s}`, decision, quoted(reason))
 				}
-				v, err := k.ask(c.Context(), http.MethodPost, "/v1/approvals/"+url.PathEscape(args[0]), nil, []byte(body))
-				if err != nil {
+				at := "/v1/approvals/" + url.PathEscape(args[0])
+				status, v, err := k.answer(c.Context(), http.MethodPost, at, nil, []byte(body))
+				switch {
+				case err != nil:
 					return err
+				case status == http.StatusNotFound:
+					return fmt.Errorf("%w; gateway approvals lists those that wait", refusedBy(status, v))
+				case status >= http.StatusBadRequest:
+					return refusedBy(status, v)
 				}
 				return k.show(c, v, func(v gjson.Result) table {
 					return table{none: "call " + v.Get("call").Str + ": " + or(v.Get("decision").Str, v.Get("status").Str)}
 				})
 			})
 		if decision == "reject" {
-			sub.Flags().StringVar(&reason, "reason", "", "what the model is told")
+			sub.Flags().StringVar(&reason, "reason", "", "`text` that the model is told")
 		}
 		c.AddCommand(sub)
 	}

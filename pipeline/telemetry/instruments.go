@@ -135,14 +135,14 @@ func (i *instruments) histogram(name, unit, what string, bounds []float64) histo
 
 func (i *instruments) makeSeries(o Options) {
 	str := func(k attribute.Key, v string) attribute.KeyValue { return k.String(v) }
-	i.kinds = newSeries(other, func(k string) []attribute.KeyValue { return []attribute.KeyValue{str(kindKey, k)} })
-	i.outcomes = newSeries(kindOutcome{other, other}, func(k kindOutcome) []attribute.KeyValue {
+	i.kinds = newSeries(i.own, other, func(k string) []attribute.KeyValue { return []attribute.KeyValue{str(kindKey, k)} })
+	i.outcomes = newSeries(i.own, kindOutcome{other, other}, func(k kindOutcome) []attribute.KeyValue {
 		return []attribute.KeyValue{str(kindKey, k.kind), str(outcomeKey, k.outcome)}
 	})
-	i.results = newSeries(kindOutcome{other, other}, func(k kindOutcome) []attribute.KeyValue {
+	i.results = newSeries(i.own, kindOutcome{other, other}, func(k kindOutcome) []attribute.KeyValue {
 		return []attribute.KeyValue{str(kindKey, k.kind), str(resultKey, k.outcome)}
 	})
-	i.stages = newSeries(stageRun{other, other, other, other}, func(k stageRun) []attribute.KeyValue {
+	i.stages = newSeries(i.own, stageRun{other, other, other, other}, func(k stageRun) []attribute.KeyValue {
 		return []attribute.KeyValue{
 			str(kindKey, k.kind),
 			str(stageKey, k.stage),
@@ -150,7 +150,7 @@ func (i *instruments) makeSeries(o Options) {
 			str(verdictKey, k.verdict),
 		}
 	})
-	i.inStage = newSeries(stageCode{other, other, other}, func(k stageCode) []attribute.KeyValue {
+	i.inStage = newSeries(i.own, stageCode{other, other, other}, func(k stageCode) []attribute.KeyValue {
 		out := []attribute.KeyValue{str(kindKey, k.kind), str(stageKey, k.stage)}
 		if k.code != "" {
 			out = append(out, str(codeKey, k.code))
@@ -168,9 +168,9 @@ func (i *instruments) makeSeries(o Options) {
 			}
 		}
 	}
-	i.hops = newSeries(stageHop{other, other, other}, hop("request", "send"))
-	i.processes = newSeries(stageHop{other, other, other}, hop("process", "process"))
-	i.targets = newSeries(targetOutcome{other, other, other}, func(k targetOutcome) []attribute.KeyValue {
+	i.hops = newSeries(i.own, stageHop{other, other, other}, hop("request", "send"))
+	i.processes = newSeries(i.own, stageHop{other, other, other}, hop("process", "process"))
+	i.targets = newSeries(i.own, targetOutcome{other, other, other}, func(k targetOutcome) []attribute.KeyValue {
 		return []attribute.KeyValue{str(kindKey, k.kind), str(classKey, k.class), str(outcomeKey, k.outcome)}
 	})
 	model := func(k modelRun) []attribute.KeyValue {
@@ -184,17 +184,18 @@ func (i *instruments) makeSeries(o Options) {
 		}
 		return append(out, o.server(k.provider)...)
 	}
-	i.models = newSeries(modelRun{other, other, other, other}, model)
+	i.models = newSeries(i.own, modelRun{other, other, other, other}, model)
 	i.usages = newSeries(
+		i.own,
 		modelTokens{modelRun{other, other, other, other}, other},
 		func(k modelTokens) []attribute.KeyValue {
 			return append(model(k.modelRun), genAITokenType.String(k.direction))
 		},
 	)
-	i.counted = newSeries(modelTokens{modelRun{provider: other}, other}, func(k modelTokens) []attribute.KeyValue {
+	i.counted = newSeries(i.own, modelTokens{modelRun{provider: other}, other}, func(k modelTokens) []attribute.KeyValue {
 		return []attribute.KeyValue{genAIProvider.String(k.provider), genAITokenType.String(k.direction)}
 	})
-	i.tools = newSeries(toolRun{other, other, other}, func(k toolRun) []attribute.KeyValue {
+	i.tools = newSeries(i.own, toolRun{other, other, other}, func(k toolRun) []attribute.KeyValue {
 		out := []attribute.KeyValue{mcpMethod.String(k.method)}
 		if k.tool != "" {
 			out = append(out, genAIOperation.String("execute_tool"), genAIToolName.String(k.tool))
@@ -204,7 +205,7 @@ func (i *instruments) makeSeries(o Options) {
 		}
 		return out
 	})
-	i.https = newSeries(httpRun{other, other, other, 0}, func(k httpRun) []attribute.KeyValue {
+	i.https = newSeries(i.own, httpRun{other, other, other, 0}, func(k httpRun) []attribute.KeyValue {
 		out := []attribute.KeyValue{httpMethod.String(k.method), urlScheme.String(k.scheme), httpStatus.Int(k.status)}
 		if k.route != "" {
 			out = append(out, httpRoute.String(k.route))

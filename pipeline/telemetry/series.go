@@ -1,7 +1,9 @@
 package telemetry
 
 import (
+	"maps"
 	"sync"
+	"sync/atomic"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -14,39 +16,48 @@ const mostLabels = 500
 type labels struct {
 	set    attribute.Set
 	option metric.MeasurementOption
+	cells  []atomic.Pointer[cell] // by table: what was measured with these labels; nil until something is
 }
 
 // series remembers the label sets of a metric by a key, because to make one costs more than to count. It has a bound:
 // what comes after mostLabels of them shares one. It is safe for concurrent use.
 type series[K comparable] struct {
+	own   *tables // nil: the library counts
 	list  func(k K) []attribute.KeyValue
-	rest  K // what the key of the rest is
-	mu    sync.RWMutex
-	known map[K]*labels
+	rest  K          // what the key of the rest is
+	mu    sync.Mutex // held by who adds
+	known atomic.Pointer[map[K]*labels]
 }
 
-func newSeries[K comparable](rest K, list func(k K) []attribute.KeyValue) *series[K] {
-	return &series[K]{list: list, rest: rest, known: map[K]*labels{}}
+// newSeries makes a series for measurements in own, all of whose tables are there.
+func newSeries[K comparable](own *tables, rest K, list func(k K) []attribute.KeyValue) *series[K] {
+	s := &series[K]{own: own, list: list, rest: rest}
+	s.known.Store(&map[K]*labels{})
+	return s
 }
 
+// of returns the labels of a key. They are read far more often than added, so readers take no lock.
 func (s *series[K]) of(k K) *labels {
-	s.mu.RLock()
-	l := s.known[k]
-	s.mu.RUnlock()
-	if l != nil {
+	if l := (*s.known.Load())[k]; l != nil {
 		return l
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.known[k] == nil && len(s.known) >= mostLabels {
+	known := *s.known.Load()
+	if known[k] == nil && len(known) >= mostLabels {
 		k = s.rest
 	}
-	if l := s.known[k]; l != nil {
+	if l := known[k]; l != nil {
 		return l
 	}
 	set := attribute.NewSet(s.list(k)...)
-	l = &labels{set, metric.WithAttributeSet(set)}
-	s.known[k] = l
+	l := &labels{set: set, option: metric.WithAttributeSet(set)}
+	if s.own != nil {
+		l.cells = make([]atomic.Pointer[cell], len(s.own.all))
+	}
+	more := maps.Clone(known)
+	more[k] = l
+	s.known.Store(&more)
 	return l
 }
 

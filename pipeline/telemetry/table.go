@@ -27,7 +27,8 @@ var _ sdkmetric.Producer = (*tables)(nil)
 
 // table adds a metric. With bounds it is a histogram. All are added before the first is read.
 func (ts *tables) table(name, unit, what string, bounds []float64) *table {
-	t := &table{name: name, unit: unit, what: what, bounds: bounds, cells: map[attribute.Distinct]*cell{}}
+	t := &table{index: len(ts.all), name: name, unit: unit, what: what, bounds: bounds,
+		cells: map[attribute.Distinct]*cell{}}
 	ts.all = append(ts.all, t)
 	return t
 }
@@ -46,10 +47,10 @@ func (ts *tables) Produce(context.Context) ([]metricdata.ScopeMetrics, error) {
 
 // table is one metric. It is safe for concurrent use.
 type table struct {
+	index            int // in tables.all, and in labels.cells
 	name, unit, what string
 	bounds           []float64 // of a histogram; nil: a sum
 	falls            bool      // the sum may fall
-	known            sync.Map  // *labels to *cell
 	mu               sync.Mutex
 	cells            map[attribute.Distinct]*cell
 }
@@ -65,8 +66,8 @@ type cell struct {
 
 // at returns the cell of a set of labels.
 func (t *table) at(l *labels) *cell {
-	if c, ok := t.known.Load(l); ok {
-		return c.(*cell)
+	if c := l.cells[t.index].Load(); c != nil {
+		return c
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -78,7 +79,7 @@ func (t *table) at(l *labels) *cell {
 		}
 		t.cells[l.set.Equivalent()] = c
 	}
-	t.known.Store(l, c)
+	l.cells[t.index].Store(c)
 	return c
 }
 

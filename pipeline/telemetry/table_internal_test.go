@@ -115,7 +115,7 @@ func TestEqualLabelsAreOneSeries(t *testing.T) {
 	for n := range mostLabels + 101 {
 		i.calls.add(1, i.outcomes.of(kindOutcome{"model", strings.Repeat("a", n+1)}))
 	}
-	again := newSeries(kindOutcome{other, other}, i.outcomes.list)
+	again := newSeries(i.own, kindOutcome{other, other}, i.outcomes.list)
 	i.calls.add(1, again.of(kindOutcome{"model", "a"}))
 	page := scrape(t, m)
 	require.Equal(t, "2", value(t, page, "shallot_calls_total", `outcome="a"`))
