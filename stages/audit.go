@@ -174,8 +174,12 @@ func (a *audit) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, 
 	}
 	r.DurationMs = r.Time.Sub(c.Accepted).Milliseconds()
 	// The record of an end matters most when the caller has left, so it does not end with the call's context.
-	ctx, cancel := quota.AfterCall(ctx)
-	defer cancel()
+	ctx = context.WithoutCancel(ctx)
+	if a.sync {
+		var cancel context.CancelFunc
+		ctx, cancel = quota.AfterCall(ctx)
+		defer cancel()
+	}
 	return pipeline.Continue(), a.write(ctx, r)
 }
 

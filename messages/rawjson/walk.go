@@ -63,15 +63,31 @@ func keyText(quoted []byte) string {
 			return s
 		}
 	}
-	return string(quoted[1 : len(quoted)-1])
+	key := quoted[1 : len(quoted)-1]
+	if s, ok := known[string(key)]; ok {
+		return s
+	}
+	return string(key)
 }
+
+// known holds keys that nearly every body has, so that they need no copy.
+var known = func() map[string]string {
+	m := map[string]string{}
+	for _, key := range []string{"id", "object", "created", "model", "choices", "usage", "index", "delta", "message",
+		"messages", "role", "content", "refusal", "tool_calls", "finish_reason", "logprobs", "name", "type", "text",
+		"function", "arguments", "stream", "tools", "prompt_tokens", "completion_tokens", "total_tokens",
+		"system_fingerprint", "service_tier", "input", "output", "status", "error"} {
+		m[key] = key
+	}
+	return m
+}()
 
 // isKey reports whether a key with its quotes says name.
 func isKey(quoted []byte, name string) bool {
-	if bytes.IndexByte(quoted, '\\') < 0 {
-		return len(quoted) == len(name)+2 && string(quoted[1:len(quoted)-1]) == name
+	if len(quoted) == len(name)+2 && string(quoted[1:len(quoted)-1]) == name {
+		return true // a name has no escapes
 	}
-	return keyText(quoted) == name
+	return bytes.IndexByte(quoted, '\\') >= 0 && keyText(quoted) == name
 }
 
 func skipSpace(b []byte, i int) int {
