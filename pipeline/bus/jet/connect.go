@@ -49,6 +49,19 @@ type natsContext struct {
 	InboxPrefix string `json:"inbox_prefix"`
 }
 
+// errAway is what the errors of a client mean that has no connection.
+var errAway = errors.New("there is no connection to NATS")
+
+// Said is an error of the client as an operator reads it: without a connection the client speaks of its buffers.
+func Said(err error) error {
+	for _, away := range []error{nats.ErrReconnectBufExceeded, nats.ErrConnectionReconnecting, nats.ErrConnectionClosed} {
+		if errors.Is(err, away) {
+			return errAway
+		}
+	}
+	return err
+}
+
 // Connect connects and keeps connected: it tries again for ever once it was connected, and fails at once if it never
 // was. The caller closes the connection.
 func Connect(o ConnOptions) (*nats.Conn, error) {
@@ -68,12 +81,15 @@ func Connect(o ConnOptions) (*nats.Conn, error) {
 		nats.ReconnectHandler(func(nc *nats.Conn) {
 			o.Log.Info("connected to NATS again", "url", nc.ConnectedUrlRedacted())
 		}),
-		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
-			subject := ""
+		nats.ErrorHandler(func(nc *nats.Conn, sub *nats.Subscription, err error) {
+			subject, level := "", slog.LevelError
 			if sub != nil {
 				subject = sub.Subject
 			}
-			o.Log.Error("NATS reports", "subject", subject, "err", err)
+			if !nc.IsConnected() { // that is said already; every watch and pull says it again and again
+				level = slog.LevelDebug
+			}
+			o.Log.Log(context.Background(), level, "NATS reports", "subject", subject, "err", err)
 		}),
 	}
 	if o.Direct {
