@@ -42,7 +42,10 @@ func (h *Host) Ready(ctx context.Context) []Check {
 	}
 	health := h.Node.Health()
 	store := Check{Name: "jetstream", OK: health.Stored == nil}
-	if !store.OK {
+	switch {
+	case h.server != nil && h.server.Stuck(): // it knows before a mark is missing
+		store.OK, store.Reason = false, "the embedded server cannot write to "+h.Config.NATS.Embedded.Data
+	case !store.OK:
 		store.Reason = health.Stored.Error()
 	}
 	out := []Check{nc, store, h.denied.check()}

@@ -49,8 +49,11 @@ type natsContext struct {
 	InboxPrefix string `json:"inbox_prefix"`
 }
 
-// errAway is what the errors of a client mean that has no connection.
-var errAway = errors.New("there is no connection to NATS")
+// What errors of the client mean.
+var (
+	errAway   = errors.New("there is no connection to NATS")
+	errSilent = errors.New("NATS does not answer in time")
+)
 
 // Said is an error of the client as an operator reads it: without a connection the client speaks of its buffers.
 func Said(err error) error {
@@ -58,6 +61,9 @@ func Said(err error) error {
 		if errors.Is(err, away) {
 			return errAway
 		}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return errSilent
 	}
 	return err
 }
