@@ -156,9 +156,9 @@ func (q *Question) faultChange(a *Answer) {
 		a.Cleared = q.fault != nil
 		return
 	}
-	w := writer{b: []byte{'{'}}
+	w := newWriter(nil)
 	w.fault("f", f)
-	if is := w.b[len(`{"f":`):]; !bytes.Equal(is, q.fault) {
+	if is := w.B[len(`{"f":`):]; !bytes.Equal(is, q.fault) {
 		a.Fault = f
 	}
 }

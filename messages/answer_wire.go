@@ -4,60 +4,63 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
+
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // Marshal writes the answer: line 1 and the bodies that are new.
 func (a *Answer) Marshal() ([]byte, error) {
 	var t table
-	w := writer{b: append(make([]byte, 0, lineSize/4), '{')}
-	w.always("v", HopVersion)
-	w.text("member", a.Member)
-	w.number("took", int64(a.Took))
-	w.text("verdict", a.Verdict)
-	w.number("delay", int64(a.Delay))
-	w.number("expires", int64(a.Expires))
+	w := newWriter(make([]byte, 0, lineSize/4))
+	w.Int("v", HopVersion)
+	w.Text("member", a.Member)
+	w.Number("took", int64(a.Took))
+	w.Text("verdict", a.Verdict)
+	w.Number("delay", int64(a.Delay))
+	w.Number("expires", int64(a.Expires))
 	w.raw("question", a.Question)
-	w.text("target", a.Target)
+	w.Text("target", a.Target)
 	if a.Error != nil {
 		w.thrown(a.Error)
 	}
 	w.raw("state", a.State)
 	w.notes("notes", a.Set)
-	w.texts("unset", a.Unset)
+	w.Texts("unset", a.Unset)
 	switch {
 	case a.Fault != nil:
 		w.fault("fault", a.Fault)
 	case a.Cleared:
-		w.flag("cleared", true)
+		w.Flag("cleared", true)
 	}
 	w.changes(a, &t)
 	if a.with != nil {
 		t.lines = append(t.lines, *a.with)
-		w.always("with", int64(len(t.lines)))
+		w.Int("with", int64(len(t.lines)))
 	}
 	if len(t.lines) > 0 {
 		t.writeLines(&w)
 	}
-	w.close('}')
+	w.Close('}')
 	if w.err != nil {
 		return nil, w.err
 	}
-	return t.follow(w.b), nil
+	return t.follow(w.B), nil
 }
 
 func (w *writer) thrown(e *Thrown) {
-	w.open("error", '{')
-	w.text("text", e.Text)
+	w.Open("error", '{')
+	w.Text("text", e.Text)
 	if e.Fault != nil {
 		w.fault("fault", e.Fault)
 	}
-	w.flag("open", e.Open)
-	w.flag("closed", e.Closed)
-	w.text("over", string(e.Over))
-	w.text("absent", e.Absent)
-	w.text("stack", e.Stack)
-	w.close('}')
+	w.Flag("open", e.Open)
+	w.Flag("closed", e.Closed)
+	w.Text("over", string(e.Over))
+	w.Text("absent", e.Absent)
+	w.Text("stack", e.Stack)
+	w.Close('}')
 }
 
 func (r *reader) thrown() *Thrown {
@@ -93,15 +96,15 @@ func (w *writer) changes(a *Answer, t *table) {
 		return
 	}
 	var sent []*body
-	w.open("bodies", '{')
+	w.Open("bodies", '{')
 	for _, ch := range a.bodies {
-		w.comma()
-		w.b = append(appendQuoted(w.b, ch.name), ':')
+		w.Comma()
+		w.B = append(rawjson.AppendQuoted(w.B, ch.name), ':')
 		switch {
 		case ch.dropped:
-			w.b = append(w.b, "null"...)
+			w.B = append(w.B, "null"...)
 		case ch.alias != "":
-			w.b = appendQuoted(w.b, ch.alias)
+			w.B = rawjson.AppendQuoted(w.B, ch.alias)
 		case len(ch.edits) > 0:
 			w.edits(ch.edits)
 		default:
@@ -109,31 +112,31 @@ func (w *writer) changes(a *Answer, t *table) {
 			if at < 0 {
 				at, sent, t.lines = len(sent), append(sent, ch.line), append(t.lines, *ch.line)
 			}
-			w.b = appendUint(w.b, uint64(at+1))
+			w.B = strconv.AppendUint(w.B, uint64(at+1), 10)
 		}
 	}
-	w.close('}')
+	w.Close('}')
 }
 
 func (w *writer) edits(list []edit) {
-	w.b = append(w.b, '[')
+	w.B = append(w.B, '[')
 	for _, e := range list {
-		w.comma()
-		w.b = append(w.b, `{"at":`...)
-		w.b = appendQuoted(w.b, e.at)
-		w.flag("remove", e.remove)
+		w.Comma()
+		w.B = append(w.B, `{"at":`...)
+		w.B = rawjson.AppendQuoted(w.B, e.at)
+		w.Flag("remove", e.remove)
 		w.raw("set", e.set)
 		if len(e.add) > 0 {
-			w.open("append", '[')
+			w.Open("append", '[')
 			for _, raw := range e.add {
-				w.comma()
+				w.Comma()
 				w.json("append", raw)
 			}
-			w.close(']')
+			w.Close(']')
 		}
-		w.close('}')
+		w.Close('}')
 	}
-	w.close(']')
+	w.Close(']')
 }
 
 // numbered lists the bodies that are new lines, with the line's number. They get their lines when the table is filled.

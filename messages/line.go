@@ -1,48 +1,50 @@
 package messages
 
-import "time"
+import (
+	"strconv"
+	"time"
+
+	"github.com/shallot-nats/shallot/messages/rawjson"
+)
 
 // This file has the objects of line 1. Each writer stands beside its reader: what one writes the other reads.
 
 // call writes the facts of a call, its version first; stored adds what only the stored form has.
 func (w *writer) call(c *Call, version int, stored bool) {
-	w.always("v", int64(version))
-	w.key("id")
-	w.b = appendQuoted(w.b, c.ID)
-	w.key("kind")
-	w.b = appendQuoted(w.b, string(c.Kind))
-	w.text("wire", string(c.Wire))
-	w.key("tenant")
-	w.b = appendQuoted(w.b, c.Tenant)
-	w.text("role", c.Role)
-	w.text("session", c.Session)
-	w.text("run", c.Run)
-	w.text("user", c.User)
-	w.text("agent", c.Agent)
-	w.text("tool", c.Tool)
-	w.text("request_id", c.RequestID)
-	w.texts("models", c.Models)
+	w.Int("v", int64(version))
+	w.Always("id", c.ID)
+	w.Always("kind", string(c.Kind))
+	w.Text("wire", string(c.Wire))
+	w.Always("tenant", c.Tenant)
+	w.Text("role", c.Role)
+	w.Text("session", c.Session)
+	w.Text("run", c.Run)
+	w.Text("user", c.User)
+	w.Text("agent", c.Agent)
+	w.Text("tool", c.Tool)
+	w.Text("request_id", c.RequestID)
+	w.Texts("models", c.Models)
 	if stored {
-		w.text("idempotency_key", c.IdempotencyKey)
-		w.text("fingerprint", c.Fingerprint)
+		w.Text("idempotency_key", c.IdempotencyKey)
+		w.Text("fingerprint", c.Fingerprint)
 	}
-	w.text("parent", c.Parent)
+	w.Text("parent", c.Parent)
 	if stored {
-		w.texts("skip", c.Skip)
+		w.Texts("skip", c.Skip)
 	}
-	w.flag("stream", c.Stream)
-	w.text("cache", c.Cache)
-	w.flag("explain", c.Explain)
+	w.Flag("stream", c.Stream)
+	w.Text("cache", c.Cache)
+	w.Flag("explain", c.Explain)
 	w.time("accepted", c.Accepted)
 	w.time("deadline", c.Deadline)
-	w.key("generation")
-	w.b = appendUint(w.b, c.Generation)
+	w.Key("generation")
+	w.B = strconv.AppendUint(w.B, c.Generation, 10)
 	if stored && c.Return != (Return{}) {
-		w.open("return", '{')
-		w.text("inbox", c.Return.Inbox)
-		w.text("caller", c.Return.Caller)
-		w.flag("record", c.Return.Record)
-		w.close('}')
+		w.Open("return", '{')
+		w.Text("inbox", c.Return.Inbox)
+		w.Text("caller", c.Return.Caller)
+		w.Flag("record", c.Return.Record)
+		w.Close('}')
 	}
 	w.trace(c.Trace)
 }
@@ -135,10 +137,10 @@ func (w *writer) trace(t Trace) {
 	if t == (Trace{}) {
 		return
 	}
-	w.open("trace", '{')
-	w.text("parent", t.Parent)
-	w.text("state", t.State)
-	w.close('}')
+	w.Open("trace", '{')
+	w.Text("parent", t.Parent)
+	w.Text("state", t.State)
+	w.Close('}')
 }
 
 func (r *reader) trace() (t Trace) {
@@ -158,32 +160,32 @@ func (r *reader) trace() (t Trace) {
 
 // slip writes a slip. states says whether the private state of every frame is written, or only that of the innermost.
 func (w *writer) slip(s *Slip, states bool) {
-	w.open("slip", '{')
+	w.Open("slip", '{')
 	if s.Stops == nil {
-		w.key("stops")
-		w.b = append(w.b, "null"...)
+		w.Key("stops")
+		w.B = append(w.B, "null"...)
 	} else {
-		w.open("stops", '[')
+		w.Open("stops", '[')
 		for i := range s.Stops {
 			w.stop(&s.Stops[i])
 		}
-		w.close(']')
+		w.Close(']')
 	}
-	w.always("at", int64(s.At))
-	w.flag("back", s.Back)
+	w.Int("at", int64(s.At))
+	w.Flag("back", s.Back)
 	if len(s.Frames) > 0 {
-		w.open("frames", '[')
+		w.Open("frames", '[')
 		for i := range s.Frames {
 			w.frame(&s.Frames[i], states || s.Back && i == len(s.Frames)-1)
 		}
-		w.close(']')
+		w.Close(']')
 	}
 	w.raw("scratch", s.Scratch)
-	w.number("hops", int64(s.Hops))
-	w.number("tries", int64(s.Tries))
-	w.number("runs", int64(s.Runs))
-	w.texts("path", s.Path)
-	w.close('}')
+	w.Number("hops", int64(s.Hops))
+	w.Number("tries", int64(s.Tries))
+	w.Number("runs", int64(s.Runs))
+	w.Texts("path", s.Path)
+	w.Close('}')
 }
 
 func (r *reader) slip() (s Slip) {
@@ -220,27 +222,27 @@ func (r *reader) slip() (s Slip) {
 }
 
 func (w *writer) stop(s *Stop) {
-	w.comma()
-	w.b = append(w.b, `{"name":`...)
-	w.b = appendQuoted(w.b, s.Name)
-	w.always("order", int64(s.Order))
-	w.flag("before", s.Before)
-	w.flag("after", s.After)
-	w.flag("mandatory", s.Mandatory)
-	w.flag("finally", s.Finally)
-	w.flag("keep", s.Keep)
-	w.flag("skippable", s.Skippable)
-	w.flag("filter", s.Filter)
-	w.flag("rewrites", s.Rewrites)
+	w.Comma()
+	w.B = append(w.B, `{"name":`...)
+	w.B = rawjson.AppendQuoted(w.B, s.Name)
+	w.Int("order", int64(s.Order))
+	w.Flag("before", s.Before)
+	w.Flag("after", s.After)
+	w.Flag("mandatory", s.Mandatory)
+	w.Flag("finally", s.Finally)
+	w.Flag("keep", s.Keep)
+	w.Flag("skippable", s.Skippable)
+	w.Flag("filter", s.Filter)
+	w.Flag("rewrites", s.Rewrites)
 	if t := s.Tally; t != (Tally{}) {
-		w.open("tally", '{')
-		w.number("n", t.Count)
-		w.number("ns", t.Nanos)
-		w.number("errs", t.Errors)
-		w.text("err", t.Err)
-		w.close('}')
+		w.Open("tally", '{')
+		w.Number("n", t.Count)
+		w.Number("ns", t.Nanos)
+		w.Number("errs", t.Errors)
+		w.Text("err", t.Err)
+		w.Close('}')
 	}
-	w.close('}')
+	w.Close('}')
 }
 
 func (r *reader) stop() (s Stop) {
@@ -298,16 +300,16 @@ func (r *reader) tally() (t Tally) {
 }
 
 func (w *writer) frame(f *Frame, state bool) {
-	w.comma()
-	w.b = append(w.b, '{')
-	w.always("stop", int64(f.Stop))
-	w.always("attempt", int64(f.Attempt))
+	w.Comma()
+	w.B = append(w.B, '{')
+	w.Int("stop", int64(f.Stop))
+	w.Int("attempt", int64(f.Attempt))
 	if state {
 		w.raw("state", f.State)
 	}
-	w.number("ns", f.Nanos)
-	w.text("err", f.Err)
-	w.close('}')
+	w.Number("ns", f.Nanos)
+	w.Text("err", f.Err)
+	w.Close('}')
 }
 
 func (r *reader) frame() (f Frame) {
@@ -332,22 +334,20 @@ func (r *reader) frame() (f Frame) {
 }
 
 func (w *writer) fault(key string, f *Fault) {
-	w.open(key, '{')
-	w.key("code")
-	w.b = appendQuoted(w.b, string(f.Code))
-	w.key("message")
-	w.b = appendQuoted(w.b, f.Message)
-	w.text("detail", f.Detail)
-	w.text("origin", f.Origin)
-	w.text("param", f.Param)
-	w.number("status", int64(f.Status))
-	w.text("type", f.Type)
-	w.text("openai_code", f.OpenAICode)
-	w.number("retry_after", int64(f.RetryAfter))
-	w.text("last", string(f.Last))
+	w.Open(key, '{')
+	w.Always("code", string(f.Code))
+	w.Always("message", f.Message)
+	w.Text("detail", f.Detail)
+	w.Text("origin", f.Origin)
+	w.Text("param", f.Param)
+	w.Number("status", int64(f.Status))
+	w.Text("type", f.Type)
+	w.Text("openai_code", f.OpenAICode)
+	w.Number("retry_after", int64(f.RetryAfter))
+	w.Text("last", string(f.Last))
 	w.headers(f.Headers)
-	w.flag("unsent", f.Unsent)
-	w.close('}')
+	w.Flag("unsent", f.Unsent)
+	w.Close('}')
 }
 
 func (r *reader) fault() *Fault {

@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
+
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // HopVersion is the version of questions and answers, which this build reads and writes.
@@ -58,7 +61,7 @@ func (c *Call) Ask(carry Carry, until time.Time) ([]byte, error) {
 	t := tableOf(&c.bodies, func(name string) bool {
 		return carry.Request && name == RequestBody || carry.Reply && name == ReplyBody || carry.Kept && name == kept
 	})
-	w := writer{b: append(make([]byte, 0, lineSize+t.size()), '{')}
+	w := newWriter(make([]byte, 0, lineSize+t.size()))
 	w.call(c, HopVersion, false)
 	if !until.IsZero() {
 		w.time("until", until)
@@ -74,28 +77,28 @@ func (c *Call) Ask(carry Carry, until time.Time) ([]byte, error) {
 	}
 	w.away(&c.bodies, &t, kept)
 	t.write(&w)
-	w.close('}')
+	w.Close('}')
 	if w.err != nil {
 		return nil, w.err
 	}
-	return t.follow(w.b), nil
+	return t.follow(w.B), nil
 }
 
 // place writes where the call is, for a stage that does not read the route.
 func (w *writer) place(s *Slip, stage string, phase Phase) {
-	w.text("stage", stage)
-	w.text("phase", string(phase))
-	w.flag("mandatory", s.Stops[s.At].Mandatory)
+	w.Text("stage", stage)
+	w.Text("phase", string(phase))
+	w.Flag("mandatory", s.Stops[s.At].Mandatory)
 	around := s.Frames
 	if s.Back && len(around) > 0 {
 		around = around[:len(around)-1]
-		w.always("attempt", int64(s.attempt()))
+		w.Int("attempt", int64(s.attempt()))
 	}
 	w.frames("around", len(around), func(i int) (int, bool) { return around[i].Attempt, true })
 	w.frames("again", len(around), func(i int) (int, bool) { return i, s.Stops[around[i].Stop].Keep })
-	w.number("hops", int64(s.Hops))
-	w.number("tries", int64(s.Tries))
-	w.number("runs", int64(s.Runs))
+	w.Number("hops", int64(s.Hops))
+	w.Number("tries", int64(s.Tries))
+	w.Number("runs", int64(s.Runs))
 	w.raw("state", s.state())
 }
 
@@ -105,15 +108,15 @@ func (w *writer) frames(key string, n int, number func(i int) (int, bool)) {
 	for i := range n {
 		if v, ok := number(i); ok {
 			if !open {
-				w.open(key, '[')
+				w.Open(key, '[')
 				open = true
 			}
-			w.comma()
-			w.b = appendUint(w.b, uint64(v))
+			w.Comma()
+			w.B = strconv.AppendUint(w.B, uint64(v), 10)
 		}
 	}
 	if open {
-		w.close(']')
+		w.Close(']')
 	}
 }
 
@@ -126,14 +129,14 @@ func (w *writer) away(b *bodies, t *table, kept string) {
 			continue
 		}
 		if !open {
-			w.open("away", '{')
+			w.Open("away", '{')
 			open = true
 		}
-		w.comma()
-		w.b = appendUint(append(appendQuoted(w.b, name), ':'), uint64(b.lines[i].size))
+		w.Comma()
+		w.B = strconv.AppendUint(append(rawjson.AppendQuoted(w.B, name), ':'), uint64(b.lines[i].size), 10)
 	}
 	if open {
-		w.close('}')
+		w.Close('}')
 	}
 }
 

@@ -41,6 +41,11 @@ func (s Subjects) QueuedCall(tenant, call string) string {
 	return s.at("call", "entry", "*", "*", Token(tenant), Token(call))
 }
 
+// QueuedOfAny matches one stored call, of whatever kind and tenant.
+func (s Subjects) QueuedOfAny(call string) string {
+	return s.at("call", "entry", "*", "*", "*", Token(call))
+}
+
 // Who is where an owner asks all others who has a call.
 func (s Subjects) Who() string { return s.at("who") }
 

@@ -5,6 +5,9 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
+
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // table is the body table of a message in its wire form: names point at lines, which follow line 1 in order. The first
@@ -60,34 +63,34 @@ func (t *table) add(b *bodies, i int) int {
 
 // write writes the table as two fields: the names, sorted, and what is known of each line.
 func (t *table) write(w *writer) {
-	w.open("bodies", '{')
+	w.Open("bodies", '{')
 	sorted := slices.Clone(t.names)
 	slices.SortFunc(sorted, func(a, b tableName) int { return cmp.Compare(a.name, b.name) })
 	for _, n := range sorted {
-		w.comma()
-		w.b = append(appendQuoted(w.b, n.name), ':')
-		w.b = appendUint(w.b, uint64(n.line))
+		w.Comma()
+		w.B = append(rawjson.AppendQuoted(w.B, n.name), ':')
+		w.B = strconv.AppendUint(w.B, uint64(n.line), 10)
 	}
-	w.close('}')
+	w.Close('}')
 	t.writeLines(w)
 }
 
 func (t *table) writeLines(w *writer) {
 	if len(t.lines) == 0 {
-		w.key("lines")
-		w.b = append(w.b, "null"...)
+		w.Key("lines")
+		w.B = append(w.B, "null"...)
 		return
 	}
-	w.open("lines", '[')
+	w.Open("lines", '[')
 	for _, l := range t.lines {
-		w.comma()
-		w.b = append(w.b, '{')
-		w.always("size", int64(l.size))
-		w.flag("text", l.text)
-		w.text("ref", l.ref)
-		w.close('}')
+		w.Comma()
+		w.B = append(w.B, '{')
+		w.Int("size", int64(l.size))
+		w.Flag("text", l.text)
+		w.Text("ref", l.ref)
+		w.Close('}')
 	}
-	w.close(']')
+	w.Close(']')
 }
 
 // size is how many bytes follow line 1.

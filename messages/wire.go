@@ -17,7 +17,7 @@ func (c *Call) Marshal() ([]byte, error) {
 			return nil, fmt.Errorf("wire: call %s is the view of a question; it lacks bodies", c.ID)
 		}
 	}
-	w := writer{b: append(make([]byte, 0, lineSize+t.size()), '{')}
+	w := newWriter(make([]byte, 0, lineSize+t.size()))
 	w.call(c, WireVersion, true)
 	w.slip(&c.Slip, true)
 	w.notes("notes", c.Notes)
@@ -25,11 +25,11 @@ func (c *Call) Marshal() ([]byte, error) {
 		w.fault("fault", c.Fault)
 	}
 	t.write(&w)
-	w.close('}')
+	w.Close('}')
 	if w.err != nil {
 		return nil, w.err
 	}
-	return t.follow(w.b), nil
+	return t.follow(w.B), nil
 }
 
 // Unmarshal reads the wire form. Line 1 is read strictly: an unknown, repeated or wrongly cased field, another wire

@@ -4,86 +4,24 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
-	"unicode/utf8"
+
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
-// writer writes line 1 of a wire form by appending. A method named after a kind of value writes a field, or nothing
-// where the value is empty, as omitempty does. The text is what encoding/json writes without its HTML escapes.
+// writer writes line 1 of a wire form by appending. The text is what encoding/json writes without its HTML escapes.
 type writer struct {
-	b   []byte
+	rawjson.Writer
 	err error
 }
 
-// key begins a field of the object that is open.
-func (w *writer) key(key string) {
-	w.comma()
-	w.b = append(append(append(w.b, '"'), key...), '"', ':')
-}
-
-// comma separates two elements of the open object or list.
-func (w *writer) comma() {
-	if last := w.b[len(w.b)-1]; last != '{' && last != '[' {
-		w.b = append(w.b, ',')
-	}
-}
-
-// open begins a field that is an object or an array.
-func (w *writer) open(key string, bracket byte) {
-	w.key(key)
-	w.b = append(w.b, bracket)
-}
-
-func (w *writer) close(bracket byte) { w.b = append(w.b, bracket) }
-
-func (w *writer) text(key, v string) {
-	if v != "" {
-		w.key(key)
-		w.b = appendQuoted(w.b, v)
-	}
-}
-
-func (w *writer) flag(key string, v bool) {
-	if v {
-		w.key(key)
-		w.b = append(w.b, "true"...)
-	}
-}
-
-func (w *writer) number(key string, v int64) {
-	if v != 0 {
-		w.always(key, v)
-	}
-}
-
-// always writes a number even if it is 0.
-func (w *writer) always(key string, v int64) {
-	w.key(key)
-	w.b = strconv.AppendInt(w.b, v, 10)
-}
-
-func (w *writer) texts(key string, list []string) {
-	if len(list) == 0 {
-		return
-	}
-	w.open(key, '[')
-	for _, v := range list {
-		w.comma()
-		w.b = appendQuoted(w.b, v)
-	}
-	w.close(']')
-}
+func newWriter(b []byte) writer { return writer{Writer: rawjson.Writer{B: append(b, '{')}} }
 
 // time writes a time, even the zero time.
 func (w *writer) time(key string, t time.Time) {
-	w.key(key)
-	b, err := t.AppendText(append(w.b, '"'))
-	if err != nil {
+	if err := w.Time(key, t); err != nil {
 		w.fail(fmt.Errorf("%s: %w", key, err))
-		return
 	}
-	w.b = append(b, '"')
 }
 
 // raw writes a field that is JSON already.
@@ -91,7 +29,7 @@ func (w *writer) raw(key string, raw []byte) {
 	if len(raw) == 0 {
 		return
 	}
-	w.key(key)
+	w.Key(key)
 	w.json(key, raw)
 }
 
@@ -101,9 +39,9 @@ func (w *writer) json(key string, raw []byte) {
 	case !valid:
 		w.fail(fmt.Errorf("%s is not JSON", key))
 	case spaced:
-		w.b = appendCompact(w.b, raw)
+		w.B = appendCompact(w.B, raw)
 	default:
-		w.b = append(w.b, raw...)
+		w.B = append(w.B, raw...)
 	}
 }
 
@@ -112,17 +50,17 @@ func (w *writer) notes(key string, n Notes) {
 	if len(n) == 0 {
 		return
 	}
-	w.open(key, '{')
+	w.Open(key, '{')
 	for _, k := range slices.Sorted(maps.Keys(n)) {
-		w.comma()
-		w.b = append(appendQuoted(w.b, k), ':')
+		w.Comma()
+		w.B = append(rawjson.AppendQuoted(w.B, k), ':')
 		if n[k] == nil {
-			w.b = append(w.b, "null"...)
+			w.B = append(w.B, "null"...)
 			continue
 		}
 		w.json(k, n[k])
 	}
-	w.close('}')
+	w.Close('}')
 }
 
 // headers writes the answer headers of a fault.
@@ -130,73 +68,17 @@ func (w *writer) headers(h map[string]string) {
 	if len(h) == 0 {
 		return
 	}
-	w.open("headers", '{')
+	w.Open("headers", '{')
 	for _, k := range slices.Sorted(maps.Keys(h)) {
-		w.comma()
-		w.b = append(appendQuoted(w.b, k), ':')
-		w.b = appendQuoted(w.b, h[k])
+		w.Comma()
+		w.B = append(rawjson.AppendQuoted(w.B, k), ':')
+		w.B = rawjson.AppendQuoted(w.B, h[k])
 	}
-	w.close('}')
+	w.Close('}')
 }
-
-func appendUint(dst []byte, n uint64) []byte { return strconv.AppendUint(dst, n, 10) }
 
 func (w *writer) fail(err error) {
 	if w.err == nil {
 		w.err = fmt.Errorf("wire: %w", err)
 	}
-}
-
-// AppendString appends s as a JSON string, as encoding/json writes it without HTML escapes.
-func AppendString(dst []byte, s string) []byte { return appendQuoted(dst, s) }
-
-const hexDigits = "0123456789abcdef"
-
-// appendQuoted appends s as a JSON string. Bytes that are not UTF-8 become the replacement character.
-func appendQuoted(dst []byte, s string) []byte {
-	dst = append(dst, '"')
-	from := 0
-	for i := 0; i < len(s); {
-		c := s[i]
-		if c < utf8.RuneSelf {
-			if c >= ' ' && c != '"' && c != '\\' {
-				i++
-				continue
-			}
-			dst = appendEscape(append(dst, s[from:i]...), c)
-			i++
-			from = i
-			continue
-		}
-		r, n := utf8.DecodeRuneInString(s[i:])
-		switch {
-		case r == utf8.RuneError && n == 1:
-			dst = append(append(dst, s[from:i]...), `\ufffd`...)
-			from = i + n
-		case r == '\u2028' || r == '\u2029':
-			dst = append(append(dst, s[from:i]...), `\u202`...)
-			dst = append(dst, hexDigits[r&0xf])
-			from = i + n
-		}
-		i += n
-	}
-	return append(append(dst, s[from:]...), '"')
-}
-
-func appendEscape(dst []byte, c byte) []byte {
-	switch c {
-	case '"', '\\':
-		return append(dst, '\\', c)
-	case '\b':
-		return append(dst, '\\', 'b')
-	case '\f':
-		return append(dst, '\\', 'f')
-	case '\n':
-		return append(dst, '\\', 'n')
-	case '\r':
-		return append(dst, '\\', 'r')
-	case '\t':
-		return append(dst, '\\', 't')
-	}
-	return append(dst, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&0xf])
 }

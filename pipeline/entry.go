@@ -67,6 +67,21 @@ type Pending interface {
 	Stop() *messages.Call
 }
 
+// Cancellation is what a cancel of a call came to.
+type Cancellation struct {
+	Call   string `json:"call"`
+	Status string `json:"status"` // cancelled, cancelling, ended
+	// Outcome is of a call that had ended otherwise, or could not be stopped: completed, or the code of its fault.
+	Outcome string `json:"outcome,omitempty"`
+}
+
+// What a cancel comes to.
+const (
+	StatusCancelled  = "cancelled"  // by this cancel, or one before
+	StatusCancelling = "cancelling" // its end is not known yet
+	StatusEnded      = "ended"
+)
+
 // Delta is one chunk of a streamed reply on its way from the target to the process that accepted the call.
 type Delta struct {
 	// Source identifies one run of the target: the member that does it, and the number of the work.

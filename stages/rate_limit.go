@@ -118,6 +118,8 @@ func takeToken(
 		full := b.Full
 		if full.Before(now) {
 			full = now
+		} else if most := now.Add(time.Duration(r.Burst) * each); full.After(most) {
+			full = most // somebody has set a clock back: the bucket is empty, and not for longer
 		}
 		if wait = full.Add(each).Sub(now) - time.Duration(r.Burst)*each; wait > 0 {
 			return false, nil

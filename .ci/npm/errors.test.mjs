@@ -1,6 +1,6 @@
 // Failures: the client's own classes, what it may retry, and how often the upstream is asked for it.
 import assert from 'node:assert/strict'
-import { test } from 'node:test'
+import { describe, test } from 'node:test'
 import OpenAI from 'openai'
 import { abandoned, base, client, failure, fails, key, reply, script, seen, toModel, until, user } from './helpers.mjs'
 
@@ -21,22 +21,25 @@ const table = [
   ['a server error', failure(500, null, 'oops'), OpenAI.InternalServerError, 502, 'provider_error', 3],
   ['half a reply', { body: reply('half').slice(0, 50), end: 'cut' }, OpenAI.InternalServerError, 502, 'provider_error', 3],
 ]
-for (const [name, answer, kind, status, code, requests] of table) {
-  for (const stream of [false, true]) {
-    test(`${name}${stream ? ', streamed' : ''}`, async () => {
-      const model = await script('error', answer)
-      const e = await fails(() => ask(model, { maxRetries: 2 }, stream ? { stream } : {}))
-      assert.ok(e instanceof kind, `${e.constructor.name}: ${e.message}`)
-      assert.equal(e.status, status)
-      assert.equal(e.code, code)
-      assert.equal(e.headers.get('x-should-retry'), requests === 1 ? 'false' : null)
-      assert.match(e.headers.get('content-type'), /^application\/json/)
-      assert.ok(e.requestID)
-      assert.equal((await toModel(model)).length, requests)
-      assert.ok(!`${e.message} ${JSON.stringify(e.error)} ${[...e.headers]}`.includes(key), 'our key is in the answer')
-    })
+// They wait for the pauses between attempts, so some run at once.
+describe('answers of a provider that fail', { concurrency: 8 }, () => {
+  for (const [name, answer, kind, status, code, requests] of table) {
+    for (const stream of [false, true]) {
+      test(`${name}${stream ? ', streamed' : ''}`, async () => {
+        const model = await script('error', answer)
+        const e = await fails(() => ask(model, { maxRetries: 2 }, stream ? { stream } : {}))
+        assert.ok(e instanceof kind, `${e.constructor.name}: ${e.message}`)
+        assert.equal(e.status, status)
+        assert.equal(e.code, code)
+        assert.equal(e.headers.get('x-should-retry'), requests === 1 ? 'false' : null)
+        assert.match(e.headers.get('content-type'), /^application\/json/)
+        assert.ok(e.requestID)
+        assert.equal((await toModel(model)).length, requests)
+        assert.ok(!`${e.message} ${JSON.stringify(e.error)} ${[...e.headers]}`.includes(key), 'our key is in the answer')
+      })
+    }
   }
-}
+})
 
 test('a rate limit keeps its headers, and the client waits for it', async () => {
   const limited = failure(429, 'rate_limit_exceeded', 'slow down', { 'retry-after-ms': '200', 'x-ratelimit-remaining-requests': '0', 'x-ratelimit-reset-requests': '1s' }, 'requests')

@@ -47,14 +47,14 @@ func TestALostAuditStreamFailsReadinessAndKeepsRecords(t *testing.T) {
 		status, text := get(t, base+"/readyz")
 		reason := gjson.Get(text, `checks.#(name=="audit").reason`).Str
 		return status == 503 && gjson.Get(text, `checks.#(name=="audit").ok`).Raw == "false" && reason != ""
-	}, 10*time.Second, 50*time.Millisecond)
+	}, 30*time.Second, 50*time.Millisecond)
 	_, err = js.CreateStream(t.Context(), config)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		status, _ := get(t, base+"/readyz")
 		s, err := js.Stream(t.Context(), "SHALLOT_AUDIT")
 		return status == 200 && err == nil && s.CachedInfo().State.Msgs >= 6 // the end of each call, and what its model did
-	}, 10*time.Second, 50*time.Millisecond)
+	}, 30*time.Second, 50*time.Millisecond)
 	_, text := get(t, base+"/readyz")
 	require.Contains(t, gjson.Get(text, `checks.#(name=="audit").reason`).Str, "0 are lost")
 }
@@ -81,7 +81,7 @@ agent: {interceptor: {approval: {policies: [{name: all, tool: echo}]}}}
 	}
 	held := func() string { return gjson.Get(do("/v1/tools/echo/call", `{"message":"x"}`), "call").Str }
 	req := func(subject, body string) {
-		_, err := nc.Request(subject, []byte(body), 10*time.Second)
+		_, err := nc.Request(subject, []byte(body), 30*time.Second)
 		require.NoError(t, err)
 	}
 	first, second := held(), held()
@@ -111,7 +111,7 @@ agent: {interceptor: {approval: {policies: [{name: all, tool: echo}]}}}
 	s, err := js.OrderedConsumer(t.Context(), "SHALLOT_AUDIT",
 		jetstream.OrderedConsumerConfig{FilterSubjects: []string{"shallot.v1.audit.control"}})
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for len(want) > 0 {
 		m, err := s.Next(jetstream.FetchContext(ctx))

@@ -60,7 +60,7 @@ func newGraveyard(t *testing.T) *graveyard {
 // submit runs a call to its end and returns its message as the work queue had it.
 func (g *graveyard) submit(subject, body string) *nats.Msg {
 	g.t.Helper()
-	m, err := g.nc.Request("shallot.v1."+subject, []byte(body), 10*time.Second)
+	m, err := g.nc.Request("shallot.v1."+subject, []byte(body), 30*time.Second)
 	require.NoError(g.t, err)
 	id := gjson.GetBytes(m.Data, "call").Str
 	require.NotEmpty(g.t, id, string(m.Data))
@@ -80,7 +80,7 @@ func (g *graveyard) result(id string) string {
 		var status int
 		status, text = get(g.t, g.base+"/v1/results/"+id)
 		return status != 202 && status != 503
-	}, 15*time.Second, 20*time.Millisecond, "%s", &text)
+	}, 30*time.Second, 20*time.Millisecond, "%s", &text)
 	return text
 }
 
@@ -217,7 +217,7 @@ func TestDeadLettersAreATenants(t *testing.T) {
 	require.Equal(t, "acme", list.Get("data.0.tenant").Str)
 	require.EqualValues(t, 1, list.Get("data.#").Int())
 	ask := func(subject, body string) gjson.Result {
-		m, err := g.nc.Request("shallot.v1."+subject, []byte(body), 10*time.Second)
+		m, err := g.nc.Request("shallot.v1."+subject, []byte(body), 30*time.Second)
 		require.NoError(t, err)
 		return gjson.ParseBytes(m.Data)
 	}
@@ -234,7 +234,7 @@ func TestDeadLettersAreATenants(t *testing.T) {
 	require.NoError(t, err)
 	for _, want := range []string{"delete-dead http not_found", "redrive http not_found", "delete-dead nats not_found",
 		"redrive nats done", "delete-dead nats done"} {
-		m, err := s.Next(jetstream.FetchMaxWait(5 * time.Second))
+		m, err := s.Next(jetstream.FetchMaxWait(30 * time.Second))
 		require.NoError(t, err, want)
 		from, _, _ := strings.Cut(gjson.GetBytes(m.Data(), "from").Str, " ")
 		require.Equal(t, want, gjson.GetBytes(m.Data(), "action").Str+" "+from+" "+gjson.GetBytes(m.Data(), "outcome").Str)

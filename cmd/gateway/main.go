@@ -103,24 +103,25 @@ func serveAll(ctx context.Context, o flags, out io.Writer, log *slog.Logger) err
 	if err != nil {
 		return err
 	}
-	srv.Entry, srv.Control, srv.Models, srv.Ready = h.Entry(), h.Control(), modelsOf(h), readyOf(h)
+	srv.Entry, srv.Control, srv.Models, srv.Ready = h.Entry(), h.Control(), h.Models.List, h.Readiness.Checks
 	srv.Extra = append(srv.Extra, httpapi.NewPage(o.loaded.Bus.Root, host.Version(), h.URL).Surfaces()...)
-	srv.Todo, srv.Calls = todoOf(h), h.Calls()
-	if t := h.Telemetry(); t.On() {
+	srv.Todo, srv.Calls = &httpapi.TodoLists{Load: h.Todo.Load, Edit: h.Todo.Edit}, h.Calls
+	if t := h.Telemetry; t.On() {
 		srv.Observer = t
 	}
-	if page := h.Metrics(); page != nil {
+	if page := h.Telemetry.Page(); page != nil {
 		srv.Extra = append(srv.Extra, httpapi.Surface{Pattern: "/metrics", Control: true, Handler: page})
 	}
 	if o.loaded.Telemetry.Pprof {
 		srv.Extra = append(srv.Extra, httpapi.Profiles())
 	}
-	srv.Tools, srv.Approvals, srv.Agents, srv.Dead = h, h, h.Agents(), h.Dead()
-	srv.Responses, srv.Cancel = h.Responses(), h.CancelCall
+	srv.Tools, srv.Approvals, srv.Agents, srv.Dead = h.Tools, h.Approvals, h.Agents, h.Dead()
+	srv.Responses, srv.Cancel = h.Responses, h.Node.Cancel
 	mcp, err := mcpapi.New(mcpapi.Options{
-		Entry: h.Entry(), Source: h, Agents: h.Agents(), Approvals: h, GracefulIsError: isErrorOverMCP(o.loaded),
+		Entry: h.Entry(), Tools: h.Tools.Registry, Upstreams: h.MCP, Tasks: h.Node,
+		Agents: h.Agents, Approvals: h.Approvals, GracefulIsError: isErrorOverMCP(o.loaded),
 		Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Version: host.Version(),
-		Measure: h.MCPServed, Log: log,
+		Measure: h.Telemetry.Served, Log: log,
 	})
 	if err != nil {
 		stop, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -182,37 +183,6 @@ func serveOn(lame time.Duration) {
 	select {
 	case <-again:
 	case <-time.After(lame):
-	}
-}
-
-func modelsOf(h *host.Host) func(ctx context.Context) []httpapi.ModelInfo {
-	return func(ctx context.Context) []httpapi.ModelInfo {
-		var out []httpapi.ModelInfo
-		for _, m := range h.ListModels(ctx) {
-			out = append(out, httpapi.ModelInfo{ID: m.ID, Created: m.Created, OwnedBy: m.Owner})
-		}
-		return out
-	}
-}
-
-func todoOf(h *host.Host) *httpapi.TodoLists {
-	return &httpapi.TodoLists{
-		Load: func(ctx context.Context, tenant, session string) (any, error) {
-			return h.LoadTodo(ctx, tenant, session)
-		},
-		Edit: func(ctx context.Context, tenant, session string, edit []byte) (any, error) {
-			return h.EditTodo(ctx, tenant, session, edit)
-		},
-	}
-}
-
-func readyOf(h *host.Host) func(ctx context.Context) []httpapi.Check {
-	return func(ctx context.Context) []httpapi.Check {
-		var out []httpapi.Check
-		for _, c := range h.Ready(ctx) {
-			out = append(out, httpapi.Check{Name: c.Name, OK: c.OK, State: c.State, Reason: c.Reason})
-		}
-		return out
 	}
 }
 

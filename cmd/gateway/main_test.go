@@ -51,7 +51,7 @@ func TestMainJobAnswersHTTPAndNATS(t *testing.T) {
 	nc, err := nats.Connect(natsURL)
 	require.NoError(t, err)
 	defer nc.Close()
-	m, err := nc.Request("shallot.v1.model.request", []byte(hello), 10*time.Second)
+	m, err := nc.Request("shallot.v1.model.request", []byte(hello), 30*time.Second)
 	require.NoError(t, err)
 	require.JSONEq(t, string(body), string(m.Data), "the same request has the same answer whichever way it comes in")
 	require.NotEmpty(t, m.Header.Get("Shallot-Call"))

@@ -64,12 +64,16 @@ func runMCP(ctx context.Context, f *serveFlags, in io.ReadCloser, out io.WriteCl
 	if err != nil {
 		return err
 	}
-	server, err := mcpapi.New(mcpapi.Options{
-		Entry: h.Entry(), Source: h, Agents: h.Agents(), Approvals: h, // the person at the client started this process
+	options := mcpapi.Options{
+		Entry: h.Entry(), Tools: h.Tools.Registry, Upstreams: h.MCP, Agents: h.Agents,
+		Approvals:       h.Approvals, // the person at the client started this process
 		GracefulIsError: isErrorOverMCP(o.loaded), Local: api.Identity{Tenant: "default", Role: api.RoleOperator},
-		Alone:   true,
-		NoTasks: scratch != "" && o.loaded.Config.Embedded(), Version: host.Version(), Measure: h.MCPServed, Log: log,
-	})
+		Alone: true, Version: host.Version(), Measure: h.Telemetry.Served, Log: log,
+	}
+	if scratch == "" || !o.loaded.Config.Embedded() { // else no task would outlive this process
+		options.Tasks = h.Node
+	}
+	server, err := mcpapi.New(options)
 	if err == nil {
 		err = server.ServeStdio(ctx, in, out, int(o.loaded.HTTP.BodyLimit))
 		server.Close()

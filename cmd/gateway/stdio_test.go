@@ -49,7 +49,7 @@ func TestMCPStdio(t *testing.T) {
 	select {
 	case err := <-done:
 		require.NoError(t, err)
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("it did not end with its client")
 	}
 }

@@ -51,13 +51,8 @@ func (a *admin) serve(h *host.Host) {
 	if a == nil {
 		return
 	}
-	a.server.Ready = func(ctx context.Context) (out []httpapi.Check) {
-		for _, c := range h.Ready(ctx) {
-			out = append(out, httpapi.Check(c))
-		}
-		return out
-	}
-	if page := h.Metrics(); page != nil {
+	a.server.Ready = h.Readiness.Checks
+	if page := h.Telemetry.Page(); page != nil {
 		a.server.Extra = append(a.server.Extra, httpapi.Surface{Pattern: "/metrics", Control: true, Handler: page})
 	}
 	if h.Config.Telemetry.Pprof {

@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 )
 
-// Encode is json.Marshal without HTML escapes, for values that cannot fail.
+// Encode is json.Marshal without HTML escapes, for values that cannot fail. An [Appender] writes itself.
 func Encode(v any) []byte {
+	if a, ok := v.(Appender); ok {
+		return a.AppendJSON(nil)
+	}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)

@@ -116,7 +116,7 @@ func (w *world) run(c *messages.Call) *messages.Call {
 }
 
 func (w *world) through(c *messages.Call) (*messages.Call, error) {
-	ctx, cancel := context.WithTimeout(w.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
 	defer cancel()
 	return w.onion(ctx, c, w.loop(), nil)
 }

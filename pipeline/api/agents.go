@@ -65,7 +65,7 @@ type RunEvent struct {
 // RunEnded is the type of the last event of a run.
 const RunEnded = "run.ended"
 
-// AgentService is what the faces ask about agents and their runs; host.Host is the real one. Its errors are faults; a
+// AgentService is what the faces ask about agents and their runs; host.Host.Agents is it. Its errors are faults; a
 // run of another tenant is not_found.
 type AgentService interface {
 	// Agents lists the agents that there are.

@@ -21,7 +21,7 @@ type Approval struct {
 	Question json.RawMessage `json:"question,omitempty"`
 }
 
-// ApprovalService is what the APIs ask about calls that wait for a person; host.Host implements it. Its errors are
+// ApprovalService is what the APIs ask about calls that wait for a person; host.Approvals is it. Its errors are
 // faults, or pipeline.ErrHeld if nothing was decided.
 type ApprovalService interface {
 	Approvals(ctx context.Context, tenant string) ([]Approval, error)

@@ -119,7 +119,7 @@ func (b BodyReader) unpack(packed []byte) ([]byte, *messages.Fault) {
 // JSON in any case, and pages of other sites are kept out by their Origin instead of the type.
 func JSONType(h http.Header) *messages.Fault {
 	v := h.Values("Content-Type")
-	if len(v) == 0 || len(v) == 1 && v[0] == "" {
+	if len(v) == 0 || len(v) == 1 && (v[0] == "" || v[0] == "application/json") {
 		return nil
 	}
 	kind, params, err := mime.ParseMediaType(v[0])

@@ -27,20 +27,21 @@ var internalHeaders = []string{
 }
 
 // KnownHeaders refuses a header of Shallot that callers must not send: an internal one, or an unknown one. A misspelled
-// header would otherwise be ignored without anyone noticing. names may repeat and contain other headers; more are
-// further headers that the caller's transport uses.
+// header would otherwise be ignored without anyone noticing. names may repeat and contain other headers, and is not the
+// caller's any more; more are further headers that the caller's transport uses.
 func KnownHeaders(names []string, more ...string) *messages.Fault {
+	names = slices.DeleteFunc(names, func(name string) bool {
+		return len(name) < len(ourPrefix) || !strings.EqualFold(name[:len(ourPrefix)], ourPrefix)
+	})
 	slices.Sort(names) // so that the answer always names the same one of two wrong headers
 	for _, name := range names {
-		lower := strings.ToLower(name)
 		is := func(known string) bool { return strings.EqualFold(known, name) }
 		switch {
-		case !strings.HasPrefix(lower, ourPrefix), slices.ContainsFunc(callerHeaders, is),
-			slices.ContainsFunc(executorHeaders, is), slices.ContainsFunc(more, is):
+		case slices.ContainsFunc(callerHeaders, is), slices.ContainsFunc(executorHeaders, is), slices.ContainsFunc(more, is):
 		case slices.ContainsFunc(internalHeaders, is):
 			return Invalid(shown(name), "header %s is internal to Shallot; leave it out", shown(name))
 		default:
-			return Invalid(shown(name), "there is no header %s%s", shown(name), suggestion(lower))
+			return Invalid(shown(name), "there is no header %s%s", shown(name), suggestion(strings.ToLower(name)))
 		}
 	}
 	return nil

@@ -45,7 +45,7 @@ func outlives(t *testing.T, away time.Duration) {
 	<-time.After(away) // simulated: the outage
 	srv.start()
 	for key, p := range all {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		c, err := p.Wait(ctx, nil)
 		cancel()
 		require.NoError(t, err, key)

@@ -22,6 +22,7 @@ type begun struct {
 	js       jetstream.JetStream
 	records  jetstream.KeyValue
 	outcomes jetstream.KeyValue
+	clock    clock
 }
 
 // begunLine is line 1 of a record; the outcome follows, if there is one.
@@ -44,8 +45,8 @@ const storeTime = 3 * time.Second
 // time left to read what became of it: work begins within a second, or not at all.
 const claimTime = 400 * time.Millisecond
 
-func newBegun(ctx context.Context, js jetstream.JetStream) (*begun, error) {
-	b := &begun{js: js}
+func newBegun(ctx context.Context, js jetstream.JetStream, c clock) (*begun, error) {
+	b := &begun{js: js, clock: c}
 	var err error
 	if b.records, err = js.KeyValue(ctx, jet.BegunBucket); err == nil {
 		b.outcomes, err = js.KeyValue(ctx, jet.OutcomesBucket)
@@ -67,7 +68,7 @@ func (b *begun) do(ctx context.Context, tenant string, e protocol.Effect, payloa
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	key := messages.Key(tenant, e.Call, strconv.FormatUint(e.N, 10))
-	value := lineOf(e)
+	value := b.line(e)
 	if payload != nil {
 		value = append(append(value, '\n'), payload...)
 	}
@@ -107,10 +108,10 @@ func (b *begun) mayHaveRun(ctx context.Context, tenant, call string) (bool, erro
 	}
 }
 
-func lineOf(e protocol.Effect) []byte {
+func (b *begun) line(e protocol.Effect) []byte {
 	l := begunLine{State: recordWords[e.State], By: e.By, Nonce: e.Nonce, Last: e.Last}
 	if e.Until > 0 {
-		l.Until = int64(e.Until / time.Second)
+		l.Until = b.clock.wall(e.Until).Unix()
 	}
 	return rawjson.Encode(l)
 }

@@ -97,7 +97,7 @@ func TestTwoHundredLostAcknowledgementsOfOneKeyChargeOnce(t *testing.T) {
 		all.Go(func() {
 			for try := 0; ; try++ { // as a client does: the same key, anywhere
 				p, err := nodes[(i+try)%2].Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "t", Body: []byte(`{}`),
-					IdempotencyKey: "k", Deadline: time.Now().Add(40 * time.Second)})
+					IdempotencyKey: "k", Deadline: time.Now().Add(55 * time.Second)})
 				if err != nil {
 					f := messages.AsFault(err, "")
 					if f.Code != messages.StoreUnavailable || !strings.Contains(f.Message, "same idempotency key") || try > 40 {
@@ -141,8 +141,12 @@ func TestTheWorkOfADeadOwnerIsFoundInItsRecord(t *testing.T) {
 					return nil
 				})}}})
 			dies := s.part(Options{Entry: true})
+			limit := 12 * time.Second
+			if workerLives {
+				limit = 55 * time.Second
+			}
 			p, err := dies.Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "t", Body: []byte(`{}`), Submit: true,
-				Deadline: time.Now().Add(12 * time.Second)})
+				Deadline: time.Now().Add(limit)})
 			require.NoError(t, err)
 			<-began
 			heir := s.part(Options{Entry: true})
@@ -151,7 +155,7 @@ func TestTheWorkOfADeadOwnerIsFoundInItsRecord(t *testing.T) {
 				worker.nc.Close()
 			}
 			close(goOn)
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			c, err := heir.Result(ctx, "default", p.ID())
 			require.NoError(t, err)
@@ -184,7 +188,7 @@ func TestAnOutcomeThatItsWorkerCouldNotKeepIsFoundByTheNextOwner(t *testing.T) {
 		})}}})
 	dies := s.part(Options{Entry: true})
 	p, err := dies.Accept(t.Context(), pipeline.Request{Kind: messages.Model, Body: []byte(`{}`), Submit: true,
-		Deadline: time.Now().Add(30 * time.Second)})
+		Deadline: time.Now().Add(55 * time.Second)})
 	require.NoError(t, err)
 	<-began
 	dies.nc.Close()
@@ -194,8 +198,8 @@ func TestAnOutcomeThatItsWorkerCouldNotKeepIsFoundByTheNextOwner(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := spilled.Get(t.Context(), messages.Key("default", p.ID(), "1"))
 		return err == nil
-	}, 5*time.Second, 10*time.Millisecond)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	}, 30*time.Second, 10*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	c, err := s.part(Options{Entry: true}).Result(ctx, "default", p.ID())
 	require.NoError(t, err)
@@ -234,7 +238,7 @@ func TestAMemberThatLosesMessagesGetsThemAgain(t *testing.T) {
 			for range 20 {
 				all.Go(func() {
 					p, err := n.Accept(t.Context(), pipeline.Request{Kind: kind, Tool: "t", Body: []byte(`{}`),
-						Deadline: time.Now().Add(20 * time.Second)})
+						Deadline: time.Now().Add(55 * time.Second)})
 					if assertNoError(t, err) {
 						if c := s.wait(p); c.Fault != nil {
 							t.Error(c.Fault)
@@ -249,7 +253,7 @@ func TestAMemberThatLosesMessagesGetsThemAgain(t *testing.T) {
 				defer n.member.Unlock()
 				return len(n.member.jobs)
 			}
-			require.Eventually(t, func() bool { return kept() == 0 }, 20*time.Second, 20*time.Millisecond,
+			require.Eventually(t, func() bool { return kept() == 0 }, 30*time.Second, 20*time.Millisecond,
 				"nothing is kept for ever")
 		})
 	}

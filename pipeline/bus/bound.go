@@ -67,7 +67,7 @@ func (n *Node) whole(o *owned) {
 	if len(o.call.Refs()) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(o.ctx), objectTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(o.ctx), 3*objectTime)
 	defer cancel()
 	if err := n.codec.fill(ctx, o.call); err != nil {
 		o.call.Fail(messages.AsFault(err, "bus"))

@@ -67,27 +67,26 @@ func TestAChildEndsWithItsParent(t *testing.T) {
 			both(t, func(t *testing.T, cfg bus.Config) {
 				w := newWorld(t, cfg)
 				var n *bus.Node
-				ready, began, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-				s := parent(func() pipeline.Caller { <-ready; return n }, make(chan *messages.Call, 1))
+				ready, began, ended := make(chan struct{}), make(chan struct{}, 16), make(chan error, 16)
+				s := parent(func() pipeline.Caller { <-ready; return n }, make(chan *messages.Call, 16))
 				n = w.node(bus.Options{Entry: true, Manager: manager(t, s), Targets: roles(pipeline.TargetFunc(
 					func(ctx context.Context, _ *messages.Call, _ pipeline.Emit) error {
-						close(began)
+						began <- struct{}{}
 						<-ctx.Done()
 						ended <- ctx.Err()
 						return ctx.Err()
 					}))})
 				close(ready)
-				r := chatRequest()
-				if !leave {
-					r.Deadline = time.Now().Add(time.Second)
-				}
-				p := accept(t, n, r)
-				<-began
 				if leave {
+					p := accept(t, n, chatRequest())
+					<-began
 					p.Leave()
+					require.NotNil(t, wait(t, p).Fault)
+				} else {
+					c := runsOut(t, n, chatRequest(), func(*messages.Call) bool { return len(began) > 0 })
+					require.NotNil(t, c.Fault)
 				}
 				require.Error(t, <-ended)
-				require.NotNil(t, wait(t, p).Fault)
 			})
 		})
 	}

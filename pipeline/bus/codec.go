@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
@@ -23,6 +24,12 @@ type codec struct {
 	limit   int
 	payload int // the server's max_payload
 	cache   bodyCache
+	// fetching is what may still be on its way from the object store, in bytes.
+	fetching *semaphore.Weighted
+}
+
+func newCodec(objects jetstream.ObjectStore, limit, payload int) *codec {
+	return &codec{objects: objects, limit: limit, payload: payload, fetching: semaphore.NewWeighted(fetchBytes)}
 }
 
 // encode writes a call.
@@ -77,6 +84,15 @@ func (e *codec) body(ctx context.Context, tenant, ref string) ([]byte, error) {
 	if raw, ok := e.cache.get(ref); ok {
 		return raw, nil
 	}
+	raw, err := e.checked(ctx, tenant, ref)
+	if err == nil {
+		e.cache.put(ref, raw)
+	}
+	return raw, err
+}
+
+// checked fetches one body and keeps nothing of it.
+func (e *codec) checked(ctx context.Context, tenant, ref string) ([]byte, error) {
 	raw, err := e.fetch(ctx, ref)
 	if err != nil {
 		return nil, messages.NewFault(messages.StoreUnavailable, "the object store for large bodies: get %s: %v", ref, err)
@@ -85,7 +101,6 @@ func (e *codec) body(ctx context.Context, tenant, ref string) ([]byte, error) {
 		return nil, messages.NewFault(messages.Internal, "the object store returned other bytes than were stored under %s",
 			ref)
 	}
-	e.cache.put(ref, raw)
 	return raw, nil
 }
 
@@ -118,7 +133,7 @@ func (e *codec) encodeResult(ctx context.Context, c *messages.Call, w protocol.W
 		return out.Spill(limit, func(raw []byte) (string, error) {
 			ref := of + digest(c.Tenant, raw)
 			refs = append(refs, ref)
-			return ref, e.put(ctx, ref, raw)
+			return ref, e.place(ctx, ref, raw)
 		})
 	})
 	return data, refs, err
@@ -132,11 +147,17 @@ func (e *codec) decodeResult(ctx context.Context, data []byte) (*result, error) 
 	return e.result(ctx, c)
 }
 
-// result fetches the large bodies of what came of a target's work.
+// result fetches the large bodies of what came of a target's work. Nobody asks for them again, so they are not cached.
 func (e *codec) result(ctx context.Context, c *messages.Call) (*result, error) {
-	err := e.fill(ctx, c)
+	for _, ref := range c.Refs() {
+		raw, err := e.checked(ctx, c.Tenant, ref)
+		if err != nil {
+			return &result{c}, err
+		}
+		c.Fill(ref, raw)
+	}
 	c.Uncheck()
-	return &result{c}, err
+	return &result{c}, nil
 }
 
 // The terms of an offer are its first line: n, seq, once, bound, sent, until, first, as numbers between blanks.

@@ -130,9 +130,9 @@ func TestALateQuestionIsNotRun(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, nc.Flush())
 	r := chatRequest()
-	r.Deadline = time.Now().Add(500 * time.Millisecond)
+	r.Deadline = time.Now().Add(3 * time.Second)
 	require.Nil(t, wait(t, accept(t, n, r)).Fault)
-	late, err := asked.NextMsg(5 * time.Second)
+	late, err := asked.NextMsg(30 * time.Second)
 	require.NoError(t, err)
 	reach(t.Context(), r.Deadline.Add(10*time.Millisecond))
 	copied := &nats.Msg{Subject: late.Subject, Reply: late.Reply, Header: late.Header, Data: late.Data}
@@ -141,7 +141,7 @@ func TestALateQuestionIsNotRun(t *testing.T) {
 		d, err := n.Diagnostics(t.Context())
 		require.NoError(t, err)
 		return strings.Contains(string(rawjson.Encode(d)), `"lateHops":1`)
-	}, 5*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 	require.EqualValues(t, 1, runs.Load())
 }
 
@@ -152,8 +152,8 @@ func TestAnAbsentTargetIsNamed(t *testing.T) {
 	n := w.node(bus.Options{Entry: true, Manager: manager(t, through("a", 10))})
 	for _, keep := range []bool{false, true} {
 		r := chatRequest()
-		r.Keep, r.Deadline = keep, time.Now().Add(time.Second)
-		c := wait(t, accept(t, n, r))
+		r.Keep = keep
+		c := runsOut(t, n, r, known)
 		require.Equal(t, messages.TargetAbsent, c.Fault.Code, c.Fault.Message)
 		require.Contains(t, c.Fault.Message, "default")
 		require.Contains(t, c.Fault.Message, "not executed")
@@ -204,12 +204,12 @@ func TestAStoppedNodeIsDeaf(t *testing.T) {
 	o := bus.Options{Entry: true, Manager: manager(t, through("a", 10)), Targets: roles(pipeline.TargetFunc(echo))}
 	n := w.start(o)
 	nc := w.conn()
-	_, err := nc.Request("$SRV.PING.shallot", nil, 5*time.Second)
+	_, err := nc.Request("$SRV.PING.shallot", nil, 30*time.Second)
 	require.NoError(t, err)
 	require.NoError(t, stop(n))
 	for _, subject := range []string{"$SRV.PING.shallot", "shallot.v1.control.report", "shallot.v1.hop.model.before.a",
 		messages.Subjects{}.Work(messages.Model, "default"), messages.Subjects{}.Process(n.Name(), "ping")} {
-		_, err := nc.Request(subject, []byte(chatBody), 2*time.Second)
+		_, err := nc.Request(subject, []byte(chatBody), 30*time.Second)
 		require.ErrorIs(t, err, nats.ErrNoResponders, subject)
 	}
 	_, err = n.Accept(t.Context(), chatRequest())
@@ -235,7 +235,7 @@ func TestSwitchesByKV(t *testing.T) {
 		marked = !marked
 		_, err = kv.PutString(t.Context(), "stage.model.mark.enabled", fmt.Sprint(marked))
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { return on(m, "mark") == marked }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return on(m, "mark") == marked }, 30*time.Second, time.Millisecond)
 	}
 	for _, value := range []string{"false", "FALSE", " false\n", "False", "false a"} {
 		put("stage.model.a.enabled", value)
@@ -282,7 +282,7 @@ func TestACancelCutsAWaitShort(t *testing.T) {
 		} {
 			before := runs.Load()
 			p := accept(t, n, chatRequest())
-			require.Eventually(t, func() bool { return runs.Load() == before+1 }, 10*time.Second, time.Millisecond, name)
+			require.Eventually(t, func() bool { return runs.Load() == before+1 }, 30*time.Second, time.Millisecond, name)
 			cancel(p)
 			c := wait(t, p)
 			require.Equal(t, messages.Cancelled, c.Fault.Code, name)

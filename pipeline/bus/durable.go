@@ -39,6 +39,7 @@ type durableOptions struct {
 	outbox   *outbox
 	allowed  func(inbox string) bool // answers may go there
 	entry    bool                    // runs stored calls
+	owners   func() int              // how many processes own calls, this one included
 	// mayHaveRun reports whether work of the call that must not run twice has begun.
 	mayHaveRun func(ctx context.Context, tenant, call string) (bool, error)
 	settle     func(m *nats.Msg, then func(m *nats.Msg)) // before a stored call becomes a dead letter; see poison
@@ -80,7 +81,7 @@ type durables struct {
 func newDurables(ctx context.Context, o durableOptions) (*durables, error) {
 	d := &durables{opts: o, cfg: o.cfg, codec: o.codec, subj: messages.Subjects{Root: o.cfg.Root}, decide: o.decide,
 		calls:    o.calls,
-		receipts: &receipts{open: map[string]chan protocol.Effect{}}, unwanted: &unwanted{calls: map[string]time.Time{}}}
+		receipts: &receipts{open: map[string]chan protocol.Effect{}}, unwanted: newUnwanted()}
 	var err error
 	buckets := map[string]*jet.Bucket{jet.ResultsBucket: nil, jet.IdempotencyBucket: nil, jet.ApprovalsBucket: nil,
 		jet.PoisonBucket: nil}
@@ -105,7 +106,7 @@ func newDurables(ctx context.Context, o durableOptions) (*durables, error) {
 		release: d.keys.release, fold: o.fold, callers: o.callers, allowed: o.allowed, log: o.log,
 		outbox: o.outbox, ending: map[string]*ending{}, read: map[string]*reading{}, waiting: map[string][]waiter{}}
 	d.who = &who{nc: o.nc, decide: o.decide, own: o.name, subject: d.subj.Who(), reply: o.inbox + ".w", log: o.log,
-		askers: map[string]string{}}
+		owners: o.owners, bound: d.cancelBound, askers: map[string]string{}, cancels: map[uint64]chan bool{}}
 	d.holds = &holds{records: r, decide: o.decide, codec: d.codec, queue: d.queue, keys: d.keys, ends: d.ends,
 		store: buckets[jet.ApprovalsBucket], results: d.results, subj: d.subj, nc: o.nc, log: o.log, subject: d.subjectOf,
 		check: o.check, parking: map[string]parking{}}
@@ -130,6 +131,7 @@ func newDurable(ctx context.Context, n *Node) (*durables, error) {
 		calls: &n.calls, through: n.onion.run, classify: n.opts.Classify, doubt: n.doubt, check: n.opts.Decide,
 		fold: n.opts.Manager.Fold, callers: n.opts.Callers, outbox: n.member.outbox, allowed: n.inboxAllowed,
 		mayHaveRun: n.begun.mayHaveRun, settle: n.settle, entry: n.opts.Entry,
+		owners: func() int { return n.presence.owners() },
 	})
 }
 
@@ -156,7 +158,8 @@ func (d *durables) start(ctx context.Context) error {
 		d.pullSub = sub
 		for _, q := range d.cfg.queues() {
 			base := strings.TrimSuffix(d.subj.QueuedClass(q.kind, q.class), ".*.*")
-			d.pullers[base] = newPuller(d.opts.nc, jet.CallsStream, q.consumer(), d.pulls+"."+q.consumer()+".", d.cfg.Running)
+			d.pullers[base] = newPuller(d.opts.nc, jet.CallsStream, q.consumer(), d.pulls+"."+q.consumer()+".",
+				d.cfg.Running, d.cfg.MarkTTL)
 		}
 		d.loops.Go(func() { d.held.watch(d.loop) })
 		d.loops.Go(func() { every(d.loop, 200*time.Millisecond, func() { d.held.tend(d.loop) }) })

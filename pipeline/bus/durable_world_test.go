@@ -98,7 +98,7 @@ func (s *stock) process(entry bool, run through) *ownerProcess {
 	require.NoError(s.t, err)
 	objects, err := js.ObjectStore(s.t.Context(), jet.BodiesObjects)
 	require.NoError(s.t, err)
-	c := &codec{objects: objects, limit: s.cfg.ClaimCheck, payload: int(p.nc.MaxPayload())}
+	c := newCodec(objects, s.cfg.ClaimCheck, int(p.nc.MaxPayload()))
 	reply := messages.Subjects{}.Reply(p.name, secret(16))
 	p.durables, err = newDurables(s.t.Context(), durableOptions{
 		mayHaveRun: func(context.Context, string, string) (bool, error) { return false, nil },
@@ -188,12 +188,12 @@ func (s *stock) settled() {
 	require.Eventually(s.t, func() bool {
 		st, err := s.js.Stream(s.t.Context(), "SHALLOT_CALLS")
 		return err == nil && st.CachedInfo().State.Msgs == 0
-	}, 10*time.Second, 20*time.Millisecond, "the work queue is empty")
+	}, 30*time.Second, 20*time.Millisecond, "the work queue is empty")
 }
 
 func (s *stock) wait(p pipeline.Pending) *messages.Call {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 2*time.Minute)
 	defer cancel()
 	c, err := p.Wait(ctx, nil)
 	require.NoError(s.t, err)

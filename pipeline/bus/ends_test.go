@@ -35,6 +35,9 @@ func runsOut(t *testing.T, n *bus.Node, r pipeline.Request, there func(c *messag
 	}
 }
 
+// known reports whether it was known by the deadline for whom the call waited.
+func known(c *messages.Call) bool { return c.Fault.Code != messages.DeadlineExceeded }
+
 // begun are the calls whose target has begun.
 type begun struct{ ids sync.Map }
 
@@ -222,7 +225,7 @@ func TestOnceWorkAtTheDeadline(t *testing.T) {
 		w := newWorld(t, bus.Config{})
 		n := w.node(bus.Options{Entry: true, Manager: manager(t)})
 		r := pipeline.Request{Kind: messages.Tool, Tool: "t", Body: []byte(`{}`)}
-		c := runsOut(t, n, r, func(c *messages.Call) bool { return c.Fault.Code != messages.DeadlineExceeded })
+		c := runsOut(t, n, r, known)
 		require.Equal(t, messages.TargetAbsent, c.Fault.Code, c.Fault.Message)
 	})
 }
@@ -283,7 +286,7 @@ func TestADeadClassStopsNoOther(t *testing.T) {
 			p.Leave()
 			require.Equal(t, messages.Cancelled, wait(t, p).Fault.Code)
 		}
-		c := runsOut(t, n, dead, func(c *messages.Call) bool { return c.Fault.Code != messages.DeadlineExceeded })
+		c := runsOut(t, n, dead, known)
 		require.Equal(t, messages.TargetAbsent, c.Fault.Code, c.Fault.Message)
 	})
 }
@@ -297,9 +300,7 @@ func TestAStageThatNobodyServes(t *testing.T) {
 	stages := []pipeline.Stage{skips, waits}
 	n := w.node(bus.Options{Entry: true, Hosts: nobody, Targets: roles(pipeline.TargetFunc(echo)),
 		Manager: manager(t, stages...)})
-	r := chatRequest()
-	r.Deadline = time.Now().Add(500 * time.Millisecond)
-	c := wait(t, accept(t, n, r))
+	c := runsOut(t, n, chatRequest(), known)
 	require.Equal(t, messages.StageAbsent, c.Fault.Code, c.Fault.Message)
 	p := accept(t, n, chatRequest())
 	w.node(bus.Options{Hosts: only("waits"), Manager: manager(t, stages...)})

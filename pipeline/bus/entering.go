@@ -59,7 +59,7 @@ func (d *durables) enter(ctx context.Context, c *messages.Call, key string, wait
 	p := d.newWaiting(c, waits)
 	receipt := d.receipts.expect(c.ID)
 	d.decide(func(o *protocol.Owner, now time.Duration, out []protocol.Effect) []protocol.Effect {
-		return o.Accepts.Accept(now, protocol.Request{Call: c.ID, Key: key, Print: printOf(c), Until: at(c.Deadline),
+		return o.Accepts.Accept(now, protocol.Request{Call: c.ID, Key: key, Print: printOf(c), Until: from(now, c.Deadline),
 			Waits: waits}, out)
 	})
 	select {

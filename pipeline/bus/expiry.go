@@ -37,8 +37,8 @@ func (n *Node) expire(e protocol.Effect) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(n.loop), storeTime)
 	defer cancel()
 	key := messages.Key(e.Group, e.Call, strconv.FormatUint(e.N, 10))
-	left := min(max(time.Until(wall(e.Until)), 0)+begunMargin, begunMost)
-	if err := n.begun.letGo(ctx, key, lineOf(e), e.Rev, left); err != nil {
+	left := min(max(time.Until(n.clock.wall(e.Until)), 0)+begunMargin, begunMost)
+	if err := n.begun.letGo(ctx, key, n.begun.line(e), e.Rev, left); err != nil {
 		n.log.Debug("a record of begun work was not let go; it is swept away later", "call", e.Call, "err", err)
 	}
 }

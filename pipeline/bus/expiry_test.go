@@ -98,7 +98,7 @@ func TestARecordOfBegunWorkIsLetGoAfterItsCall(t *testing.T) {
 			c := s.tool(s.newNode(done), r)
 			require.Nil(t, c.Fault)
 			var m *jetstream.RawStreamMsg
-			require.Eventually(t, func() bool { m = s.record(c.ID); return m.Header.Get(hdrTTL) != "" }, 10*time.Second,
+			require.Eventually(t, func() bool { m = s.record(c.ID); return m.Header.Get(hdrTTL) != "" }, 30*time.Second,
 				10*time.Millisecond)
 			left, err := time.ParseDuration(m.Header.Get(hdrTTL))
 			require.NoError(t, err)
@@ -117,7 +117,7 @@ func TestRecordsThatNobodyLetGoAreSweptAway(t *testing.T) {
 	over, later := time.Now().Add(-time.Minute), time.Now().Add(50*time.Hour)
 	for call, until := range map[string]time.Time{"lost": over, "queued": over, "parked": over, "long": later} {
 		e := protocol.Effect{Kind: protocol.PutBegun, Call: call, N: 1, State: protocol.Begun, By: "dead", Nonce: 1,
-			Until: at(until)}
+			Until: n.clock.at(until)}
 		st, _ := n.begun.do(t.Context(), "default", e, nil)
 		require.Equal(t, protocol.OK, st.Result)
 	}
@@ -135,7 +135,7 @@ func TestRecordsThatNobodyLetGoAreSweptAway(t *testing.T) {
 		st, _ := n.begun.do(t.Context(), "default", protocol.Effect{Kind: protocol.GetBegun, Call: call, N: 1}, nil)
 		return st.Result
 	}
-	require.Eventually(t, func() bool { return read("lost") == protocol.Missing }, 10*time.Second, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return read("lost") == protocol.Missing }, 30*time.Second, 50*time.Millisecond)
 	for _, call := range []string{"queued", "parked", "long"} {
 		require.Equal(t, protocol.OK, read(call), call)
 		require.Empty(t, s.record(call).Header.Get(hdrTTL), call)
@@ -185,7 +185,7 @@ func TestTheObjectsOfAnOutcomeAreDeletedAfterItsCall(t *testing.T) {
 			c := s.tool(n, r)
 			require.Nil(t, c.Fault)
 			require.Equal(t, string(big), string(c.Reply()))
-			require.Eventually(t, func() bool { return len(of(c.ID)) == 0 }, 10*time.Second, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return len(of(c.ID)) == 0 }, 30*time.Second, 10*time.Millisecond)
 			if r.Keep {
 				end, err := s.newNode(done).Result(t.Context(), "default", c.ID)
 				require.NoError(t, err)

@@ -67,7 +67,7 @@ func (f *frozen) unmarked() {
 		require.Eventually(f.w.t, func() bool {
 			_, err := kv.Get(f.w.t.Context(), frozenName)
 			return errors.Is(err, jetstream.ErrKeyNotFound)
-		}, 20*time.Second, 20*time.Millisecond)
+		}, 30*time.Second, 20*time.Millisecond)
 	}
 }
 

@@ -52,7 +52,7 @@ func (w *world) dead(n int) []*jetstream.RawStreamMsg {
 		require.NoError(w.t, err)
 		return int(info.State.Msgs)
 	}
-	require.Eventually(w.t, func() bool { return left() >= n }, 15*time.Second, 20*time.Millisecond, "%d dead letters", n)
+	require.Eventually(w.t, func() bool { return left() >= n }, 30*time.Second, 20*time.Millisecond, "%d dead letters", n)
 	var out []*jetstream.RawStreamMsg
 	for seq := range left() {
 		m, err := s.GetMsg(w.t.Context(), uint64(seq)+1)
@@ -66,7 +66,7 @@ func (w *world) dead(n int) []*jetstream.RawStreamMsg {
 func (w *world) settled() {
 	w.t.Helper()
 	empty := func() bool { return w.queued() == 0 }
-	require.Eventually(w.t, empty, 15*time.Second, 20*time.Millisecond, "the queue is empty")
+	require.Eventually(w.t, empty, 30*time.Second, 20*time.Millisecond, "the queue is empty")
 }
 
 // What cannot be read where calls and questions come is kept as a dead letter, once, and stops no work
@@ -192,7 +192,7 @@ func TestGarbageEndsNoLivingCall(t *testing.T) {
 		r.Keep = keep
 		p := accept(t, n, r)
 		<-held
-		q, err := asked.NextMsg(5 * time.Second)
+		q, err := asked.NextMsg(30 * time.Second)
 		require.NoError(t, err)
 		version := q.Header["Shallot-Wire"]
 		require.NotEmpty(t, version)
@@ -241,7 +241,7 @@ func TestAnEndGoesNowhereButToAnInbox(t *testing.T) {
 	r := chatRequest()
 	r.Submit = true
 	accept(t, n, r)
-	good, err := stored.NextMsg(5 * time.Second)
+	good, err := stored.NextMsg(30 * time.Second)
 	require.NoError(t, err)
 	got := make(chan string, 10)
 	for _, subject := range []string{"elsewhere.>", "$KV.shallot_control.>", "shallot.v1.control.>"} {
@@ -251,7 +251,7 @@ func TestAnEndGoesNowhereButToAnInbox(t *testing.T) {
 	for _, address := range []string{"elsewhere.inbox", "$KV.shallot_control.stage.model.s.enabled", "_INBOX.*",
 		"_INBOX.>", "shallot.v1.control.report", "_INBOX. x"} {
 		c := messages.NewCall(messages.Model, "default", []byte(chatBody))
-		c.Deadline = time.Now().Add(10 * time.Second)
+		c.Deadline = time.Now().Add(55 * time.Second)
 		c.Slip.At = -1
 		c.Return.Inbox, c.Return.Caller = address, address
 		wire, err := c.Marshal()

@@ -146,12 +146,12 @@ func TestAHeldCallOutlivesItsProcess(t *testing.T) {
 // The time of a question ends, whether a process is there or not; a decision after it comes too late.
 func TestAHeldCallExpiresAlsoWhileNobodyIsThere(t *testing.T) {
 	t.Parallel()
-	g := newGates(t, bus.Config{}, time.Second)
+	g := newGates(t, bus.Config{}, 3*time.Second)
 	n := g.start(g.options())
 	p := g.call(n)
 	_, e := g.record(p.ID())
 	require.NoError(t, stop(n))
-	reach(t.Context(), e.Created().Add(1200*time.Millisecond)) // simulated: nobody is there when the time ends
+	reach(t.Context(), e.Created().Add(3200*time.Millisecond)) // simulated: nobody is there when the time ends
 	n = g.node(g.options())
 	c := g.result(n, p.ID())
 	require.Equal(t, messages.Blocked, c.Fault.Code)
@@ -169,7 +169,7 @@ func TestAHeldCallsClockStandsStill(t *testing.T) {
 	t.Parallel()
 	g := newGates(t, bus.Config{}, time.Hour)
 	n := g.node(g.options())
-	deadline := time.Now().Add(1500 * time.Millisecond)
+	deadline := time.Now().Add(5 * time.Second)
 	p := g.call(n, func(r *pipeline.Request) { r.Deadline = deadline })
 	reach(t.Context(), deadline.Add(300*time.Millisecond)) // simulated: a person thinks
 	_, err := n.Result(t.Context(), "default", p.ID())
@@ -182,14 +182,14 @@ func TestAHeldCallsClockStandsStill(t *testing.T) {
 // The same idempotency key finds the held call, in any process, and its result later. The key does not end before.
 func TestAHeldCallIsFoundByItsKey(t *testing.T) {
 	t.Parallel()
-	g := newGates(t, bus.Config{ResultTTL: 2 * time.Second}, time.Hour)
+	g := newGates(t, bus.Config{ResultTTL: 5 * time.Second}, time.Hour)
 	a, b := g.node(g.options()), g.node(g.options())
 	key := func(r *pipeline.Request) { r.IdempotencyKey = "k" }
 	p := g.call(a, key)
 	for _, n := range []*bus.Node{a, b} {
 		require.Equal(t, p.ID(), g.call(n, key).ID())
 	}
-	reach(t.Context(), time.Now().Add(3*time.Second)) // simulated: a person thinks, longer than results are kept
+	reach(t.Context(), time.Now().Add(6*time.Second)) // simulated: a person thinks, longer than results are kept
 	require.Equal(t, p.ID(), g.call(b, key).ID())
 	require.EqualValues(t, 1, g.asked.Load())
 	require.NoError(t, b.Answer(t.Context(), "default", p.ID(), []byte(`"yes"`)))
@@ -244,7 +244,7 @@ func TestCopiesOfAHeldCallChangeNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, g.conns[len(g.conns)-1].Flush())
 	p := g.call(n, func(r *pipeline.Request) { r.Keep = true })
-	entry, err := seen.NextMsg(5 * time.Second)
+	entry, err := seen.NextMsg(30 * time.Second)
 	require.NoError(t, err)
 	put := func(m *nats.Msg) {
 		for range 3 {
@@ -263,10 +263,10 @@ func TestCopiesOfAHeldCallChangeNothing(t *testing.T) {
 	_, after := g.record(p.ID())
 	require.Equal(t, before.Revision(), after.Revision(), "the question is the one that is there")
 	for range 3 {
-		_, _ = seen.NextMsg(5 * time.Second)
+		_, _ = seen.NextMsg(30 * time.Second)
 	}
 	require.NoError(t, n.Answer(t.Context(), "default", p.ID(), []byte(`"yes"`)))
-	resumed, err := seen.NextMsg(5 * time.Second)
+	resumed, err := seen.NextMsg(30 * time.Second)
 	require.NoError(t, err)
 	require.Nil(t, g.result(n, p.ID()).Fault)
 	put(resumed)
@@ -302,7 +302,7 @@ func TestAHeldCallKeepsItsLargeBody(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := kv.Keys(t.Context())
 		return errors.Is(err, jetstream.ErrNoKeysFound)
-	}, 10*time.Second, 10*time.Millisecond, "nothing of it stays")
+	}, 30*time.Second, 10*time.Millisecond, "nothing of it stays")
 }
 
 // An answer that is refused changes nothing; what the check returns is what the stage gets.

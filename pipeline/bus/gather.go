@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -58,14 +59,14 @@ func (n *Node) ownReport(ctx context.Context) nodeReport {
 }
 
 // Times of gather: how long it waits for the next answer of processes that it does not know, and for those that it
-// does. A process that is known and does not answer within gatherKnown is counted out until it answers again.
+// does. A process that is known and does not answer within gatherKnown is not waited for until it answers again.
 const (
 	gatherIdle  = 200 * time.Millisecond
 	gatherKnown = 2 * time.Second
 )
 
-// gather asks every process of the installation. It waits for all that answered the last time, and for a short while
-// for others; its own report needs no question.
+// gather asks every process of the installation. It waits for all that have a mark or answered the last time, and for a
+// short while for others; its own report needs no question.
 func (n *Node) gather(ctx context.Context) ([]nodeReport, error) {
 	sub, err := n.nc.SubscribeSync(n.nc.NewInbox())
 	if err != nil {
@@ -76,7 +77,7 @@ func (n *Node) gather(ctx context.Context) ([]nodeReport, error) {
 		return nil, err
 	}
 	out := []nodeReport{}
-	missing := n.peers.known()
+	missing := n.peers.known(n.presence.names())
 	begin := time.Now()
 	for {
 		wait := gatherIdle
@@ -105,33 +106,48 @@ func (n *Node) gather(ctx context.Context) ([]nodeReport, error) {
 		}
 	}
 	slices.SortFunc(out, func(a, b nodeReport) int { return strings.Compare(a.ID, b.ID) })
-	n.peers.set(out)
+	if ctx.Err() == nil {
+		n.peers.set(out, missing)
+	}
 	return out, ctx.Err()
 }
 
-// peers are the processes that answered the last gathering.
+// peers are the processes that answered the last gathering, and those that were waited for in vain.
 type peers struct {
-	mu  sync.Mutex
-	ids []string
+	mu     sync.Mutex
+	ids    []string
+	silent map[string]bool
 }
 
-func (p *peers) known() map[string]bool {
+// known are the processes to wait for, of those that are marked.
+func (p *peers) known(marked []string) map[string]bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	out := map[string]bool{}
+	maps.DeleteFunc(p.silent, func(id string, _ bool) bool { return !slices.Contains(marked, id) })
+	for _, id := range marked {
+		if !p.silent[id] {
+			out[id] = true
+		}
+	}
 	for _, id := range p.ids {
 		out[id] = true
 	}
 	return out
 }
 
-func (p *peers) set(reports []nodeReport) {
+func (p *peers) set(reports []nodeReport, missing map[string]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ids = p.ids[:0]
 	for _, r := range reports {
 		p.ids = append(p.ids, r.ID)
+		delete(p.silent, r.ID)
 	}
+	if p.silent == nil {
+		p.silent = map[string]bool{}
+	}
+	maps.Copy(p.silent, missing)
 }
 
 // serveReport answers whoever gathers; every process does, whatever it hosts.

@@ -163,7 +163,8 @@ func failed(err error) *messages.Answer {
 
 // question writes the question. A body above the limit stays in the object store.
 func (h *hops) question(ctx context.Context, c *messages.Call, s pipeline.Stage) ([]byte, error) {
-	until, _ := ctx.Deadline() // later than the call's for the stages that see it after its time
+	end, _ := ctx.Deadline() // later than the call's for the stages that see it after its time
+	until := stamp(h.n.clock.at(end))
 	data, err := pipeline.Ask(s, c, until)
 	if err != nil || len(data) <= h.n.codec.limit {
 		return data, err

@@ -150,7 +150,7 @@ func (x *install) bought(key string) (names []string) {
 // buyer waits until somebody has begun the key's work.
 func (x *install) buyer(key string) string {
 	x.t.Helper()
-	require.Eventually(x.t, func() bool { return len(x.bought(key)) > 0 }, 10*time.Second, 5*time.Millisecond)
+	require.Eventually(x.t, func() bool { return len(x.bought(key)) > 0 }, 30*time.Second, 5*time.Millisecond)
 	return x.bought(key)[0]
 }
 
@@ -214,7 +214,7 @@ func TestAQuestionInTheHandsOfALostWorkerIsAskedOfAnother(t *testing.T) {
 			body := rawjson.SetFieldString(rawjson.SetFieldString([]byte(chatBody), "stage", "hold"), "takes", "0s")
 			r := pipeline.Request{Kind: messages.Model, Body: body, Deadline: time.Now().Add(40 * time.Second)}
 			p := accept(t, x.owner, r)
-			require.Eventually(t, func() bool { return held(x.ledger) == 1 }, 10*time.Second, 5*time.Millisecond)
+			require.Eventually(t, func() bool { return held(x.ledger) == 1 }, 30*time.Second, 5*time.Millisecond)
 			x.launch("stage-b")
 			x.procs["stage-a"].signal(sig)
 			begin := time.Now()

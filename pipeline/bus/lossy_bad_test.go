@@ -73,7 +73,7 @@ func badNetwork(t *testing.T, seed uint64, calls, bad int) {
 	w.set(0)
 	s.settled()
 	for _, p := range owners {
-		require.Eventually(t, p.idle, 20*time.Second, 20*time.Millisecond, "nothing stays behind in %s", p.name)
+		require.Eventually(t, p.idle, 30*time.Second, 20*time.Millisecond, "nothing stays behind in %s", p.name)
 	}
 }
 

@@ -93,7 +93,7 @@ func TestALostAcknowledgementOfTheAcceptanceChargesOnce(t *testing.T) {
 						p, err := owners[(i+try)%2].durables.accept(t.Context(), s.call(fmt.Sprint("k", i), body), pipeline.Request{})
 						if err != nil {
 							f := messages.AsFault(err, "")
-							if f.Code != messages.StoreUnavailable || !strings.Contains(f.Message, "same idempotency key") || try > 3 {
+							if f.Code != messages.StoreUnavailable || !strings.Contains(f.Message, "same idempotency key") || try > 40 {
 								t.Errorf("try %d: %v", try, err)
 								return
 							}
@@ -173,7 +173,7 @@ func TestLostAnswersOfOtherStores(t *testing.T) {
 				})
 			}
 			all.Wait()
-			require.Eventually(t, func() bool { return n.Load() >= 20 }, 10*time.Second, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return n.Load() >= 20 }, 30*time.Second, 10*time.Millisecond)
 			for body, times := range c.done {
 				require.Equal(t, 1, times, body)
 			}

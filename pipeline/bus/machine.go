@@ -8,7 +8,8 @@ import (
 )
 
 // clock reads the time as the protocol counts it: since the Unix epoch, by the wall clock at the start of the process
-// plus monotonic time since, so that it never goes back.
+// plus monotonic time since, so that it never goes back. When somebody sets the machine's clock, the two are apart by as
+// much until the process ends: times of the one become times of the other by how far from now they are.
 type clock struct {
 	start time.Time
 	base  time.Duration
@@ -21,20 +22,41 @@ func newClock() clock {
 
 func (c clock) now() time.Duration { return c.base + time.Since(c.start) }
 
-// at converts a time of this process's wall clock. The zero time is 0.
-func at(t time.Time) time.Duration {
+// at converts a time of this machine's wall clock. The zero time is 0.
+func (c clock) at(t time.Time) time.Duration { return from(c.now(), t) }
+
+// from is at where the protocol's time is known.
+func from(now time.Duration, t time.Time) time.Duration {
 	if t.IsZero() {
 		return 0
 	}
-	return time.Duration(t.UnixNano())
+	return now + min(time.Until(t), century)
 }
 
+// century is further away than any time that a call has; twice as far is beyond what a time.Duration holds.
+const century = 100 * 365 * 24 * time.Hour
+
 // wall converts back; 0 is the zero time.
-func wall(d time.Duration) time.Time {
+func (c clock) wall(d time.Duration) time.Time {
+	if d == 0 {
+		return time.Time{}
+	}
+	return time.Now().Add(d - c.now()).UTC()
+}
+
+// stamp is how a time of the protocol travels in a question; stamped reads it.
+func stamp(d time.Duration) time.Time {
 	if d == 0 {
 		return time.Time{}
 	}
 	return time.Unix(0, int64(d)).UTC()
+}
+
+func stamped(t time.Time) time.Duration {
+	if t.IsZero() {
+		return 0
+	}
+	return time.Duration(t.UnixNano())
 }
 
 // event tells one of the protocol's aggregates that something happened, and appends what it decides.

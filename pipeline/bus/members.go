@@ -270,7 +270,7 @@ func (s *served) answer(in *message.Message) ([]*message.Message, error) {
 	}
 	ctx := in.Context()
 	if !q.Until.IsZero() {
-		until := wall(s.m.here(in.Metadata[metaOwner], at(q.Until)))
+		until := s.m.clock.wall(s.m.here(in.Metadata[metaOwner], stamped(q.Until)))
 		if !time.Now().Before(until) {
 			return nil, errLate
 		}

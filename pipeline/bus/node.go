@@ -86,11 +86,11 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bus: object store %s: %w; run the provisioning step first", jet.BodiesObjects, err)
 	}
-	n.codec = &codec{objects: objects, limit: n.cfg.ClaimCheck, payload: int(o.Conn.MaxPayload())}
+	n.codec = newCodec(objects, n.cfg.ClaimCheck, int(o.Conn.MaxPayload()))
 	if n.control, err = jet.OpenBucket(ctx, js, jet.ControlBucket); err != nil {
 		return nil, fmt.Errorf("bus: %w; run the provisioning step first", err)
 	}
-	if n.begun, err = newBegun(ctx, js); err != nil {
+	if n.begun, err = newBegun(ctx, js, n.clock); err != nil {
 		return nil, err
 	}
 	n.makeOwner()

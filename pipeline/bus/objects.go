@@ -34,12 +34,42 @@ func patiently(ctx context.Context, do func(ctx context.Context) error) error {
 	}
 }
 
+// fetchBytes bounds the bodies that are on their way from the object store at once. A server ends a connection for
+// which more than its max_pending waits, 64 MiB unless it is told otherwise; answers and streams come by the same one.
+const fetchBytes = 16 << 20
+
+// fetch reads a body in its turn: those that are being read are fetchBytes together at most, or one alone.
 func (e *codec) fetch(ctx context.Context, ref string) (raw []byte, err error) {
+	var info *jetstream.ObjectInfo
+	if err = patiently(ctx, func(ctx context.Context) error {
+		info, err = e.objects.GetInfo(ctx, ref)
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	room := int64(min(info.Size, fetchBytes))
+	if err := e.fetching.Acquire(ctx, room); err != nil {
+		return nil, fmt.Errorf("it waits for others: %w", err)
+	}
+	defer e.fetching.Release(room)
 	err = patiently(ctx, func(ctx context.Context) error {
-		raw, err = e.objects.GetBytes(ctx, ref)
+		raw, err = e.read(ctx, ref, info.Size)
 		return err
 	})
 	return raw, err
+}
+
+// read reads an object of the given size into memory that is no larger.
+func (e *codec) read(ctx context.Context, ref string, size uint64) ([]byte, error) {
+	r, err := e.objects.Get(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	var b bytes.Buffer
+	b.Grow(int(size) + bytes.MinRead)
+	_, err = b.ReadFrom(r)
+	return b.Bytes(), err
 }
 
 // store puts a body under the hash of tenant and bytes, so that the same body is stored once and no tenant can name
@@ -65,15 +95,24 @@ func (e *codec) remove(ctx context.Context, refs []string) error {
 	return all
 }
 
+// put stores a body that will be asked for again.
 func (e *codec) put(ctx context.Context, ref string, raw []byte) error {
+	if err := e.place(ctx, ref, raw); err != nil {
+		return err
+	}
+	e.cache.put(ref, raw)
+	e.cache.note(ref, time.Now())
+	return nil
+}
+
+// place stores a body, and keeps nothing of it here.
+func (e *codec) place(ctx context.Context, ref string, raw []byte) error {
 	if err := patiently(ctx, func(ctx context.Context) error {
 		_, err := e.objects.Put(ctx, jetstream.ObjectMeta{Name: ref}, bytes.NewReader(raw))
 		return err
 	}); err != nil {
 		return fmt.Errorf("put %s: %w", ref, err)
 	}
-	e.cache.put(ref, raw)
-	e.cache.note(ref, time.Now())
 	return nil
 }
 

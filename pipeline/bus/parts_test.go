@@ -8,12 +8,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -30,6 +28,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
+	"github.com/shallot-nats/shallot/pipeline/systemtest/pace"
 )
 
 // partSpec says what one process of an installation is: it is handed to this test binary, run again, in SHALLOT_PART.
@@ -96,7 +95,7 @@ func (p partSpec) run(log *slog.Logger) error {
 	if p.Target {
 		o.Targets = roles(f.Target)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	n, err := bus.New(ctx, o)
 	if err != nil {
@@ -267,7 +266,7 @@ var natsServer = sync.OnceValues(func() (string, error) {
 type serverProc struct {
 	t    testing.TB
 	url  string
-	port int
+	port string
 	dir  string
 	proc *proc
 }
@@ -276,13 +275,10 @@ func launchServer(t testing.TB) *serverProc {
 	t.Helper()
 	dir, err := os.MkdirTemp(scratch, "server-")
 	require.NoError(t, err)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	port := l.Addr().(*net.TCPAddr).Port
-	require.NoError(t, l.Close())
+	port := pace.Port(t)
 	conf := "max_payload: 8MB\njetstream { store_dir: \"" + dir + "\" }\n"
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "conf"), []byte(conf), 0o600))
-	s := &serverProc{t: t, url: "nats://127.0.0.1:" + strconv.Itoa(port), port: port, dir: dir}
+	s := &serverProc{t: t, url: "nats://127.0.0.1:" + port, port: port, dir: dir}
 	s.start()
 	return s
 }
@@ -292,12 +288,12 @@ func (s *serverProc) start() {
 	path, err := natsServer()
 	require.NoError(s.t, err)
 	s.proc = launch(s.t, exec.Command(path, "-c", filepath.Join(s.dir, "conf"), "-a", "127.0.0.1", "-p",
-		strconv.Itoa(s.port)), func(io.Reader) error {
+		s.port), func(io.Reader) error {
 		for begin := time.Now(); ; {
 			nc, err := nats.Connect(s.url)
 			if err == nil {
 				js, err := jetstream.New(nc)
-				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 				if err == nil {
 					_, err = js.AccountInfo(ctx)
 				}
@@ -307,7 +303,7 @@ func (s *serverProc) start() {
 					return nil
 				}
 			}
-			if time.Since(begin) > 15*time.Second {
+			if time.Since(begin) > time.Minute {
 				return fmt.Errorf("nats-server is not there: %w", err)
 			}
 			<-time.After(10 * time.Millisecond) // simulated: a client's back-off while another process's port is not there

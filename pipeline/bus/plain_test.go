@@ -54,9 +54,7 @@ func TestAPlainPhaseWaitsForSomebodyWhoServesTheStage(t *testing.T) {
 	w, d := newWorld(t, bus.Config{}), &diary{}
 	n := w.node(bus.Options{Entry: true, Manager: manager(t, d.stage("owner")), Hosts: nobody,
 		Targets: roles(pipeline.TargetFunc(echo))})
-	r := chatRequest()
-	r.Deadline = time.Now().Add(300 * time.Millisecond)
-	c := wait(t, accept(t, n, r))
+	c := runsOut(t, n, chatRequest(), known)
 	require.Equal(t, messages.StageAbsent, c.Fault.Code)
 	require.Empty(t, d.all)
 }

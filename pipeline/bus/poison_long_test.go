@@ -60,5 +60,5 @@ func TestLongAQuestionThatKillsItsWorkersEnds(t *testing.T) {
 	require.Eventually(t, func() bool {
 		info, err := st.Info(t.Context())
 		return err == nil && info.State.Msgs == 1
-	}, 10*time.Second, 50*time.Millisecond)
+	}, 30*time.Second, 50*time.Millisecond)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -92,6 +93,13 @@ func (p *presence) start(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// names are the processes that have a mark.
+func (p *presence) names() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Collect(maps.Keys(p.marks))
 }
 
 // refresh stores the marks anew. They end by themselves if nobody does.

@@ -3,7 +3,8 @@ package bus_test
 import (
 	"context"
 	"fmt"
-	"net"
+	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -16,26 +17,21 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
+	"github.com/shallot-nats/shallot/pipeline/systemtest/pace"
 )
-
-// freePorts finds ports that nobody listens on.
-func freePorts(t *testing.T, n int) []int {
-	t.Helper()
-	var ports []int
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-		defer func() { require.NoError(t, l.Close()) }()
-	}
-	return ports
-}
 
 // newCluster makes three servers that form a cluster; start starts one of them.
 func newCluster(t *testing.T) (urls []string, start func(i int)) {
 	t.Helper()
 	const size = 3
-	ports := freePorts(t, 2*size)
+	var ports []int
+	for len(ports) < 2*size {
+		port, err := strconv.Atoi(pace.Port(t))
+		require.NoError(t, err)
+		if !slices.Contains(ports, port) {
+			ports = append(ports, port)
+		}
+	}
 	routes := ""
 	for i := range size {
 		routes += fmt.Sprintf(",nats://127.0.0.1:%d", ports[size+i])
@@ -48,7 +44,7 @@ func newCluster(t *testing.T) (urls []string, start func(i int)) {
 		require.NoError(t, err)
 		s.Start()
 		t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-		require.True(t, s.ReadyForConnections(10*time.Second))
+		require.True(t, s.ReadyForConnections(time.Minute))
 	}
 }
 
@@ -67,7 +63,7 @@ func TestProcessesThatStartTogetherOnAFreshClusterComeUp(t *testing.T) {
 	for i := range nodes {
 		nc := dial(t, urls[i%2])
 		all.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
 			js, err := jetstream.New(nc)
 			if err == nil {

@@ -215,7 +215,7 @@ func (q *workqueue) arrived(m *nats.Msg, old bool) {
 		q.gone(m)
 		return
 	}
-	d, why := readLetter(m)
+	d, until, why := readLetter(m)
 	if why != "" {
 		q.bury(m, why, func(f found) {
 			if f.result == protocol.OK {
@@ -246,6 +246,7 @@ func (q *workqueue) arrived(m *nats.Msg, old bool) {
 		q.gone(m) // it has room already
 	}
 	q.decide(func(o *protocol.Owner, now time.Duration, out []protocol.Effect) []protocol.Effect {
+		d.Until = from(now, until)
 		return o.Deliveries.Delivered(now, d, out)
 	})
 }
@@ -276,19 +277,18 @@ func (q *workqueue) count() int {
 }
 
 // readLetter reads the headers alone: the body may be what kills its owners.
-func readLetter(m *nats.Msg) (d protocol.Delivery, why string) {
+func readLetter(m *nats.Msg) (d protocol.Delivery, until time.Time, why string) {
 	d.Call, d.Again = m.Header.Get(hdrCall), m.Header.Get(hdrAgain) != ""
 	var err error
 	if d.Generation, err = strconv.ParseUint(m.Header.Get(hdrGen), 10, 64); err != nil {
-		return d, "its generation cannot be read"
+		return d, until, "its generation cannot be read"
 	}
-	until, err := time.Parse(time.RFC3339Nano, m.Header.Get(hdrDeadline))
+	until, err = time.Parse(time.RFC3339Nano, m.Header.Get(hdrDeadline))
 	if err != nil {
-		return d, "its deadline cannot be read"
+		return d, until, "its deadline cannot be read"
 	}
-	d.Until = at(until)
 	if d.Call == "" || strings.ContainsAny(d.Call, " \t\r\n") {
-		return d, "it names no call"
+		return d, until, "it names no call"
 	}
-	return d, ""
+	return d, until, ""
 }

@@ -49,7 +49,7 @@ func (n *Node) settle(m *nats.Msg, then func(m *nats.Msg)) {
 func (b *begun) forbid(ctx context.Context, c *messages.Call, by string) (ran bool, err error) {
 	for num := uint64(1); ; num++ {
 		e := protocol.Effect{Kind: protocol.PutBegun, Call: c.ID, N: num, State: protocol.Void, Last: true, By: by,
-			Until: at(c.Deadline)}
+			Until: b.clock.at(c.Deadline)}
 		if st, _ := b.do(ctx, c.Tenant, e, nil); st.Result == protocol.OK {
 			return false, nil
 		}

@@ -74,7 +74,7 @@ func TestRunnerWithRemoteStages(t *testing.T) {
 // spec is a remote model stage with both phases.
 func spec(name string, order int) remotestage.Spec {
 	return remotestage.Spec{Name: name, Kind: messages.Model, Order: order, Subject: "programs." + name,
-		Timeout: 5 * time.Second}
+		Timeout: 20 * time.Second}
 }
 
 // awaited waits until calls have found so often that the stage's program does not run.
@@ -83,7 +83,7 @@ func awaited(t *testing.T, s pipeline.Stage, times int64) {
 	require.Eventually(t, func() bool {
 		n, ok := s.Details(t.Context())["absent"].(int64)
 		return ok && n >= times
-	}, 10*time.Second, time.Millisecond)
+	}, 30*time.Second, time.Millisecond)
 }
 
 // A program that does not run fails nothing: the call waits, and goes on when the program comes.
@@ -120,10 +120,7 @@ func TestARemoteProgramThatNeverComesIsSkippedOrNamed(t *testing.T) {
 		require.Nil(t, c.Fault, "on-absent: skip")
 		require.Equal(t, []string{"skips.beforeModel(skipped)", "model"}, c.Slip.Path)
 
-		r = chatRequest()
-		r.Deadline = time.Now().Add(time.Second)
-		c = wait(t, accept(t, n, r))
-		require.NotNil(t, c.Fault)
+		c = runsOut(t, n, chatRequest(), known)
 		require.Equal(t, messages.StageAbsent, c.Fault.Code, c.Fault.Message)
 		require.Equal(t, "waits", c.Fault.Origin)
 		for _, part := range []string{"waits", "programs.waits", "start it"} {
@@ -252,7 +249,7 @@ func TestARemoteQuestionOutlivesItsWorker(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, nc.Flush())
 			s := spec("slow", 20)
-			s.Timeout, s.Phases = time.Minute, []messages.Phase{messages.Before} // longer than the call may take
+			s.Timeout, s.Phases = time.Hour, []messages.Phase{messages.Before} // longer than the call may take
 			theirs := w.conn()
 			stages := func(nc *nats.Conn) *pipeline.Manager {
 				return manager(t, remotestage.Stage(s, bus.Requester{Conn: nc}, w.log))

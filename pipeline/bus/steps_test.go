@@ -216,7 +216,7 @@ func (s *steps) settle(js jetstream.JetStream) {
 	require.Eventually(s.t, func() bool {
 		st, err := js.Stream(s.t.Context(), "SHALLOT_CALLS")
 		return err == nil && st.CachedInfo().State.Msgs == 0
-	}, 20*time.Second, 20*time.Millisecond, "the call is acknowledged")
+	}, 30*time.Second, 20*time.Millisecond, "the call is acknowledged")
 	for _, p := range s.procs {
 		if p != s.victim || s.fault.signal != syscall.SIGKILL {
 			p.end(syscall.SIGTERM, 20*time.Second)
@@ -235,7 +235,7 @@ func (s *steps) run(kind messages.Kind) {
 	}
 	select {
 	case <-s.hit:
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("no process came to %q", s.step.name)
 	}
 	if p == nil {

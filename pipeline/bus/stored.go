@@ -181,7 +181,7 @@ func fromHeaders(m *nats.Msg) *messages.Call {
 func (s *storedCalls) end(c *messages.Call) {
 	s.ends.prepare(c)
 	s.decide(func(o *protocol.Owner, now time.Duration, out []protocol.Effect) []protocol.Effect {
-		out = o.Deliveries.End(now, c.ID, at(c.Deadline), out)
+		out = o.Deliveries.End(now, c.ID, from(now, c.Deadline), out)
 		if !o.Deliveries.Ending(c.ID) {
 			s.ends.discard(c.ID)
 		}

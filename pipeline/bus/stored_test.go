@@ -101,7 +101,7 @@ func TestAHeldCallGoesOnWithItsAnswer(t *testing.T) {
 			require.Eventually(t, func() bool {
 				held, err := n.HeldCalls(t.Context(), "default")
 				return err == nil && len(held) == 1 && held[0].Call == p.ID() && string(held[0].Question) == `"may I?"`
-			}, 10*time.Second, 10*time.Millisecond)
+			}, 30*time.Second, 10*time.Millisecond)
 			_, err := n.Result(t.Context(), "default", p.ID())
 			require.ErrorIs(t, err, pipeline.ErrHeld)
 			word, err := n.DecideInOneWord(t.Context(), "", p.ID(), json.RawMessage(`"yes"`), "ann")
@@ -131,7 +131,7 @@ func TestAHoldThatNobodyAnswersEnds(t *testing.T) {
 	require.Eventually(t, func() bool {
 		c, _, err := n.Peek(t.Context(), "default", p.ID())
 		return err == nil && c != nil && c.Fault.Code == messages.Blocked
-	}, 10*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 }
 
 // The first of many decisions counts, and the call runs once.
@@ -202,14 +202,13 @@ func TestAStoppingProcessHandsItsCallsBack(t *testing.T) {
 }
 
 // A decided call goes on at once: nobody else can have it, so nobody is asked. A process that is busy for a moment may
-// ask all the same, so the fastest of a few counts.
+// ask all the same, so one of many is enough.
 func TestADecidedCallGoesOnAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, bus.Config{})
 	n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, gate())})
 	w.node(bus.Options{Entry: true, Manager: manager(t, gate())})
-	fastest := time.Hour
-	for range 5 {
+	for range 20 {
 		p := accept(t, n, pipeline.Request{Kind: messages.Tool, Tool: "x", Body: []byte(`{}`)})
 		_, err := p.Wait(t.Context(), nil)
 		require.ErrorIs(t, err, pipeline.ErrHeld)
@@ -219,10 +218,11 @@ func TestADecidedCallGoesOnAtOnce(t *testing.T) {
 		c, err := n.Result(t.Context(), "default", p.ID())
 		require.NoError(t, err)
 		require.Nil(t, c.Fault)
-		fastest = min(fastest, time.Since(began))
+		if time.Since(began) < 800*time.Millisecond { // whoever asks waits for a second
+			return
+		}
 	}
-	require.Less(t, fastest, 800*time.Millisecond)
-	t.Log(fastest)
+	require.Fail(t, "none of the calls went on at once")
 }
 
 // A held call is found by its id alone also while its record and others are written.
@@ -303,14 +303,14 @@ func TestADecidedCallAsksNobodyForItsWork(t *testing.T) {
 	n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, hold)})
 	asked, err := w.conn().SubscribeSync("shallot.v1.class.*.*.who")
 	require.NoError(t, err)
-	for range 5 { // a machine that stands still for a moment is reason enough to ask
+	for range 20 { // a machine that stands still for a moment is reason enough to ask
 		r := chatRequest()
 		r.Submit = true
 		p := accept(t, n, r)
 		require.Eventually(t, func() bool {
 			_, err := n.DecideInOneWord(t.Context(), "", p.ID(), json.RawMessage(`"yes"`), "ann")
 			return err == nil
-		}, 20*time.Second, 10*time.Millisecond)
+		}, 30*time.Second, 10*time.Millisecond)
 		c, err := n.Result(t.Context(), "default", p.ID())
 		require.NoError(t, err)
 		require.Nil(t, c.Fault)

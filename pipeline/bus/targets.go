@@ -109,7 +109,7 @@ func (t *targets) run(ctx context.Context, o *owned) (pipeline.Next, error) {
 	}
 	work := protocol.Target{Work: protocol.Work{Call: o.id, N: o.run.last + 1}, First: o.run.last + 1,
 		Class:  groupOf(o.call.Kind, class),
-		Tenant: o.tenant, Child: o.call.Parent != "", Once: once, Until: at(o.call.Deadline),
+		Tenant: o.tenant, Child: o.call.Parent != "", Once: once, Until: t.n.clock.at(o.call.Deadline),
 		Fresh: o.fresh}
 	if !once && !o.fresh && o.resumed > 0 {
 		work.Fresh, work.Since = true, o.resumed
@@ -305,7 +305,7 @@ func (t *targets) offer(e *protocol.Effect, kind messages.Kind, class string) {
 
 // offerAbroad offers work to another process that was to run in this one: this one is full.
 func (t *targets) offerAbroad(e protocol.Effect, o *owned, f offer, kind messages.Kind, class string) {
-	ctx, cancel := context.WithDeadline(context.WithoutCancel(o.ctx), wall(e.Until))
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(o.ctx), t.n.clock.wall(e.Until))
 	defer cancel()
 	data, err := t.n.codec.encode(ctx, f.call.Clone())
 	if err != nil {

@@ -12,8 +12,13 @@ import (
 
 // unwanted remembers for a while which calls were cancelled: a cancel may overtake its call.
 type unwanted struct {
-	mu    sync.Mutex
-	calls map[string]time.Time
+	mu     sync.Mutex
+	calls  map[string]time.Time
+	bounds map[string]string // tenants of those that were not stored and ran here
+}
+
+func newUnwanted() *unwanted {
+	return &unwanted{calls: map[string]time.Time{}, bounds: map[string]string{}}
 }
 
 const (
@@ -28,12 +33,31 @@ func (u *unwanted) add(id string, now time.Time) {
 		for k, t := range u.calls {
 			if now.Sub(t) > unwantedFor {
 				delete(u.calls, k)
+				delete(u.bounds, k)
 			}
 		}
 	}
 	if len(u.calls) < unwantedMost {
 		u.calls[id] = now
 	}
+}
+
+// addBound is add for a call that is not stored: nothing else will tell of it.
+func (u *unwanted) addBound(id, tenant string, now time.Time) {
+	u.add(id, now)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if _, ok := u.calls[id]; ok {
+		u.bounds[id] = tenant
+	}
+}
+
+// bound reports whether a call of the tenant, or of any if that is empty, was cancelled here that was not stored.
+func (u *unwanted) bound(tenant, id string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	of, ok := u.bounds[id]
+	return ok && (tenant == "" || of == tenant) && time.Since(u.calls[id]) <= unwantedFor
 }
 
 func (u *unwanted) has(id string) bool {
@@ -57,6 +81,7 @@ func (d *durables) unasked(m *nats.Msg) {
 		return
 	}
 	d.unwanted.add(id, time.Now())
+	d.cancelBound("", id)
 	d.held.due(id)
 	for _, o := range d.calls.of(id) {
 		o.cancel(pipeline.ErrCancelled)

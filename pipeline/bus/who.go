@@ -20,9 +20,14 @@ type who struct {
 	subject string // where all owners hear
 	reply   string // where the answers come to this process
 	log     *slog.Logger
+	// owners counts them, with this one. bound cancels a call that runs here and is not stored.
+	owners func() int
+	bound  func(tenant, call string) bool
 
-	mu     sync.Mutex
-	askers map[string]string // where they hear answers, by name
+	mu      sync.Mutex
+	askers  map[string]string // where they hear answers, by name
+	last    uint64
+	cancels map[uint64]chan bool // who waits for answers to cancelAsk
 }
 
 // owns is the question which owner has a call, and the answer of one.
@@ -33,6 +38,9 @@ type owns struct {
 	Reply string `json:"reply,omitempty"`
 	// Certain says that nobody else can have the call.
 	Certain bool `json:"certain,omitempty"`
+	// Cancel makes it about a call that is not stored, which its owner is to cancel: of a tenant, or whose it may be.
+	Cancel string `json:"cancel,omitempty"`
+	Tenant string `json:"tenant,omitempty"`
 }
 
 func (w *who) ask(e protocol.Effect) {
@@ -58,6 +66,14 @@ func (w *who) asked(m *nats.Msg) {
 	if json.Unmarshal(m.Data, &q) != nil || q.Owner == w.own || q.Owner == "" || q.Reply == "" {
 		return
 	}
+	if q.Cancel != "" {
+		said := cancelNo
+		if w.bound(q.Tenant, q.Call) {
+			said = cancelYes
+		}
+		w.send(q.Reply, owns{Call: q.Call, Owner: w.own, Seq: q.Seq, Cancel: said})
+		return
+	}
 	w.mu.Lock()
 	if len(w.askers) > 10_000 {
 		clear(w.askers) // names of processes that are gone
@@ -73,6 +89,10 @@ func (w *who) asked(m *nats.Msg) {
 func (w *who) answered(m *nats.Msg) {
 	var a owns
 	if json.Unmarshal(m.Data, &a) != nil || a.Owner == "" || a.Owner == w.own {
+		return
+	}
+	if a.Cancel != "" {
+		w.cancelled(a)
 		return
 	}
 	w.decide(func(o *protocol.Owner, now time.Duration, out []protocol.Effect) []protocol.Effect {

@@ -199,7 +199,7 @@ func (m *member) startJob(e *protocol.Effect) {
 func (m *member) runJob(ctx context.Context, j *job) {
 	if j.until > 0 {
 		var stop context.CancelFunc
-		ctx, stop = context.WithDeadline(ctx, wall(j.until))
+		ctx, stop = context.WithDeadline(ctx, m.clock.wall(j.until))
 		defer stop()
 	}
 	c, data, refs := m.perform(ctx, j)

@@ -154,13 +154,13 @@ func echo(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 const chatBody = `{"model":"m","messages":[{"role":"user","content":"x"}]}`
 
 func chatRequest() pipeline.Request {
-	return pipeline.Request{Kind: messages.Model, Body: []byte(chatBody), Deadline: time.Now().Add(30 * time.Second)}
+	return pipeline.Request{Kind: messages.Model, Body: []byte(chatBody), Deadline: time.Now().Add(55 * time.Second)}
 }
 
 // wait waits for the end of a call.
 func wait(t testing.TB, p pipeline.Pending) *messages.Call {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	c, err := p.Wait(ctx, nil)
 	require.NoError(t, err)

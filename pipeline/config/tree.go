@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"os"
+	"io/fs"
 	"regexp"
 	"slices"
 	"strconv"
@@ -15,6 +15,8 @@ import (
 	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
+
+	"github.com/shallot-nats/shallot/pipeline/files"
 )
 
 // source is the file being read.
@@ -53,9 +55,12 @@ func (s *source) bad(at place, path, format string, args ...any) {
 
 // read opens and parses the file; nil is an empty one.
 func (s *source) read(file string) *node {
-	raw, err := os.ReadFile(file)
+	raw, err := files.Read(file, maxFile)
 	if err != nil {
-		why := strings.TrimPrefix(err.Error(), "open "+file+": ")
+		why := err.Error()
+		if at, ok := errors.AsType[*fs.PathError](err); ok {
+			why = at.Err.Error()
+		}
 		s.bad(place{}, "", "%s; name an existing file, or none for the defaults", why)
 		return nil
 	}

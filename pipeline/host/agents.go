@@ -5,11 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/agent"
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/stages"
@@ -92,9 +94,13 @@ func agentLimits(l config.AgentLimits, all *config.ToolLimit) agent.Limits {
 
 // agents is what this process knows of agents.
 type agents struct {
-	h      *Host
-	specs  []*agent.Spec // of the configuration
+	specs  []*agent.Spec            // of the configuration
+	times  map[string]time.Duration // how long runs of these may take
 	stored shelf
+	bucket pipeline.Store // where operators put agents
+	tools  *Tools
+	audit  *audit
+	out    *slog.Logger
 	limits *config.ToolLimit    // of all runs
 	budget *stages.BudgetConfig // knows prices; may be nil
 	first  string               // the model of agents that name none
@@ -123,9 +129,8 @@ func (a *agents) configured(name string) *agent.Spec {
 
 // options are those of the loop.
 func (a *agents) options() agent.Options {
-	t := a.h.tools
 	return agent.Options{
-		Log: a.log, Judge: t.desk, Show: a.show, Out: a.h.log, Tools: a.tools,
+		Log: a.log, Judge: a.tools.desk, Show: a.show, Out: a.out, Tools: a.toolsOf,
 		Money: func(c *messages.Call) int64 { return stages.Money(a.budget, c) },
 		Agent: func(ctx context.Context, name string) (*agent.Spec, error) {
 			if s := a.find(ctx, name); s != nil {
@@ -137,7 +142,7 @@ func (a *agents) options() agent.Options {
 			if !json.Valid([]byte(text)) {
 				return "it is not JSON"
 			}
-			return t.parser.Check(schema, []byte(text))
+			return a.tools.parser.Check(schema, []byte(text))
 		},
 	}
 }
@@ -147,10 +152,10 @@ func noAgent(name string) *messages.Fault {
 		"no agent %q; GET /v1/agents lists all agents", name).At("model").From("entry")
 }
 
-// tools are those that an agent's patterns name, in their order and then by name: of the registry without those that
+// toolsOf are those that an agent's patterns name, in their order and then by name: of the registry without those that
 // are held, and other agents. The same definitions give the same list, which the prompt caches of models need.
-func (a *agents) tools(ctx context.Context, _ string, s *agent.Spec) (out []agent.Tool, err error) {
-	all, err := a.h.tools.registry.List(ctx)
+func (a *agents) toolsOf(ctx context.Context, _ string, s *agent.Spec) (out []agent.Tool, err error) {
+	all, err := a.tools.Registry.List(ctx)
 	if err != nil {
 		return nil, messages.AsFault(err, "registry")
 	}
@@ -179,10 +184,8 @@ func (a *agents) tools(ctx context.Context, _ string, s *agent.Spec) (out []agen
 
 // time is how long a run of the agent may take; 0: as long as any.
 func (a *agents) time(name string) time.Duration {
-	for _, s := range a.h.Config.Agent.Agents {
-		if s.Name == name {
-			return s.Limits.Timeout
-		}
+	if t, ok := a.times[name]; ok {
+		return t
 	}
 	if s := a.stored.get(name); s != nil {
 		return s.timeout
@@ -196,12 +199,4 @@ func (a *agents) priced(c config.AgentSpec) error {
 		return fmt.Errorf("agent %s: limits.usd needs prices of models, at agent.interceptor.budget.prices", c.Name)
 	}
 	return nil
-}
-
-// models lists the agents as models, for clients that know nothing else.
-func (a *agents) models() (out []ModelInfo) {
-	for _, s := range a.all() {
-		out = append(out, ModelInfo{ID: agentPrefix + s.Name, Owner: "shallot"})
-	}
-	return out
 }

@@ -92,7 +92,7 @@ func (a *agents) find(ctx context.Context, name string) *agent.Spec {
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
-	e, err := a.h.control.Get(ctx, agentKey(name))
+	e, err := a.bucket.Get(ctx, agentKey(name))
 	if err != nil {
 		return nil
 	}
@@ -108,7 +108,7 @@ func (a *agents) took(record []byte) {
 		err = a.open(&s)
 	}
 	if err != nil {
-		a.h.log.Warn("a stored agent cannot be used; put it again", "err", err)
+		a.out.Warn("a stored agent cannot be used; put it again", "err", err)
 		return
 	}
 	a.stored.set(s.spec.Name, &s)
@@ -128,21 +128,18 @@ func (a *agents) open(s *storedAgent) error {
 	return err
 }
 
-// followAgents keeps the stored agents as they are in the store.
-func (h *Host) followAgents(ctx context.Context) {
+// refresh keeps the stored agents as they are in the store.
+func (a *agents) refresh(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := h.agents.follow(ctx); err != nil && ctx.Err() == nil {
-			h.log.Debug("the agents are not followed; that is tried again", "err", err)
+		if err := a.follow(ctx); err != nil && ctx.Err() == nil {
+			a.out.Debug("the agents are not followed; that is tried again", "err", err)
 		}
-		select {
-		case <-time.After(time.Second):
-		case <-ctx.Done():
-		}
+		pause(ctx, time.Second)
 	}
 }
 
 func (a *agents) follow(ctx context.Context) error {
-	bucket, ok := a.h.control.(*jet.Bucket)
+	bucket, ok := a.bucket.(*jet.Bucket)
 	if !ok {
 		<-ctx.Done()
 		return nil
@@ -192,7 +189,7 @@ func agentRow(s *agent.Spec) api.Agent {
 // PutAgent implements api.AgentService.
 func (r *runs) PutAgent(ctx context.Context, name string, definition []byte, by string) (
 	info api.AgentInfo, created bool, err error) {
-	defer func() { r.h.recordDeed(ctx, deed{Action: "agent-put", What: name, By: by}, err) }()
+	defer func() { r.audit.deed(ctx, deed{Action: "agent-put", What: name, By: by}, err) }()
 	s := &storedAgent{Definition: rawjson.SetFieldString(definition, "name", name), By: by, At: time.Now().UTC()}
 	refuse := func(err error) *messages.Fault {
 		return messages.NewFault(messages.InvalidRequest, "agent definition: %v", err).From("entry")
@@ -213,9 +210,9 @@ func (r *runs) PutAgent(ctx context.Context, name string, definition []byte, by 
 			return info, false, refuse(fmt.Errorf("tools: there is no agent %q", sub)).At("tools")
 		}
 	}
-	_, err = r.h.control.Get(ctx, agentKey(name))
+	_, err = r.agents.bucket.Get(ctx, agentKey(name))
 	created = errors.Is(err, pipeline.ErrNotFound)
-	if _, err = r.h.control.Put(ctx, agentKey(name), rawjson.Encode(s), 0, pipeline.Always()); err != nil {
+	if _, err = r.agents.bucket.Put(ctx, agentKey(name), rawjson.Encode(s), 0, pipeline.Always()); err != nil {
 		return info, false, messages.NewFault(messages.StoreUnavailable, "the agent cannot be stored: %v", err).From("entry")
 	}
 	r.stored.set(name, s)
@@ -224,7 +221,7 @@ func (r *runs) PutAgent(ctx context.Context, name string, definition []byte, by 
 
 // DeleteAgent implements api.AgentService.
 func (r *runs) DeleteAgent(ctx context.Context, name, by string) (err error) {
-	defer func() { r.h.recordDeed(ctx, deed{Action: "agent-removed", What: name, By: by}, err) }()
+	defer func() { r.audit.deed(ctx, deed{Action: "agent-removed", What: name, By: by}, err) }()
 	switch {
 	case r.configured(name) != nil:
 		return messages.NewFault(messages.Conflict,
@@ -238,7 +235,7 @@ func (r *runs) DeleteAgent(ctx context.Context, name, by string) (err error) {
 				s.Name, name).At("agent").From("entry")
 		}
 	}
-	if err := r.h.control.Delete(ctx, agentKey(name)); err != nil {
+	if err := r.agents.bucket.Delete(ctx, agentKey(name)); err != nil {
 		return messages.NewFault(messages.StoreUnavailable, "the agent cannot be removed: %v", err).From("entry")
 	}
 	r.stored.set(name, nil)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -18,18 +17,17 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/agent"
 	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // runs reads and follows the runs of agents; it is what the faces ask.
 type runs struct {
 	*agents
-	bucket   *jet.Bucket
+	records  *jet.Bucket
 	conn     *nats.Conn
 	subjects messages.Subjects
-	// peek and cancel are those of the node.
-	peek   func(ctx context.Context, tenant, id string) (*messages.Call, time.Time, error)
-	cancel func(id string)
+	node     *bus.Node
 }
 
 var _ api.AgentService = (*runs)(nil)
@@ -62,7 +60,7 @@ func (r *runs) Run(ctx context.Context, tenant, id string) (api.Run, error) {
 		ended(&out, s.End)
 		return out, nil
 	}
-	c, at, err := r.peek(ctx, tenant, id)
+	c, at, err := r.node.Peek(ctx, tenant, id)
 	switch {
 	case errors.Is(err, pipeline.ErrHeld):
 		out.Status = api.RunWaiting
@@ -120,7 +118,7 @@ func (r *runs) CheckEvent(id string) error {
 
 // Cancel implements api.AgentService.
 func (r *runs) Cancel(_ context.Context, _, run string) error {
-	r.cancel(run)
+	r.node.Cancel(run)
 	return nil
 }
 
@@ -155,7 +153,7 @@ func (r *runs) Follow(ctx context.Context, tenant, run, after string, tell func(
 		return err
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	w, err := r.bucket.Watch(ctx, agent.RunKey(tenant, run)+".*")
+	w, err := r.records.Watch(ctx, agent.RunKey(tenant, run)+".*")
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -15,36 +16,38 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/calls"
 	"github.com/shallot-nats/shallot/pipeline/calls/natscalls"
+	"github.com/shallot-nats/shallot/pipeline/config"
 )
 
-// seen is what this process tells of its calls, and how calls are found.
+// seen is what this process tells of its calls, and how calls are found. The zero value may be closed.
 type seen struct {
 	recorder *calls.Recorder
 	lookup   *natscalls.Lookup
 	stop     func() // nil: nobody asks the recorder
 }
 
-// startCalls begins to tell of calls. Where stories are kept, it makes their stream.
-func (h *Host) startCalls(ctx context.Context, js jetstream.JetStream, name string) error {
-	e, root := h.Config.Explain, h.Config.Bus.Root
+// start begins to tell of calls. Where stories are kept, it makes their stream.
+func (s *seen) start(ctx context.Context, c *config.Config, js jetstream.JetStream, name string,
+	log *slog.Logger) error {
+	e, root := c.Explain, c.Bus.Root
 	if e.Keep > 0 {
 		limit, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		_, err := natscalls.Provision(limit, js, root, natscalls.Limits{Age: e.Keep, Bytes: int64(e.MaxBytes),
-			Replicas: h.Config.NATS.Replicas, Verify: h.Config.NATS.Provision == "verify"})
+			Replicas: c.NATS.Replicas, Verify: c.NATS.Provision == "verify"})
 		if err != nil {
 			return fmt.Errorf("provision: %w", err)
 		}
 	}
-	h.saidKept(ctx, js)
-	h.seen.recorder = calls.New(calls.Options{Send: h.Conn.Publish, Root: root, Name: name, Sample: e.Sample,
-		Texts: e.Bodies, Changes: e.Changes, Log: h.log})
-	h.seen.lookup = natscalls.NewLookup(h.Conn, root, e.Keep > 0)
+	sayKept(ctx, js, log)
+	s.recorder = calls.New(calls.Options{Send: js.Conn().Publish, Root: root, Name: name, Sample: e.Sample,
+		Texts: e.Bodies, Changes: e.Changes, Log: log})
+	s.lookup = natscalls.NewLookup(js.Conn(), root, e.Keep > 0)
 	return nil
 }
 
-// saidKept says how long records are really kept: until they are so old or so many, whichever is first.
-func (h *Host) saidKept(ctx context.Context, js jetstream.JetStream) {
+// sayKept says how long records are really kept: until they are so old or so many, whichever is first.
+func sayKept(ctx context.Context, js jetstream.JetStream, log *slog.Logger) {
 	streams := map[string]string{
 		jet.AuditStream: "audit records", jet.DeadStream: "dead letters", natscalls.Stream: "stories of calls",
 	}
@@ -58,28 +61,19 @@ func (h *Host) saidKept(ctx context.Context, js jetstream.JetStream) {
 		if c.State.Msgs > 0 && c.Config.MaxBytes > 0 {
 			said = append(said, "room_for_about", c.Config.MaxBytes/max(1, int64(c.State.Bytes/c.State.Msgs)))
 		}
-		h.log.Info(what+" are kept", said...)
+		log.Info(what+" are kept", said...)
 	}
 }
 
-// serveCalls answers those who ask for running calls.
-func (h *Host) serveCalls() (err error) {
-	h.seen.stop, err = natscalls.Serve(h.Conn, h.Config.Bus.Root, h.seen.recorder, h.Node.Answering)
-	return err
-}
-
-// stopCalls sends what is left to be told.
-func (h *Host) stopCalls() {
-	if h.seen.stop != nil {
-		h.seen.stop()
+// close sends what is left to be told.
+func (s *seen) close() {
+	if s.stop != nil {
+		s.stop()
 	}
-	if h.seen.recorder != nil {
-		h.seen.recorder.Close()
+	if s.recorder != nil {
+		s.recorder.Close()
 	}
 }
-
-// Calls is the look-up of calls.
-func (h *Host) Calls() *natscalls.Lookup { return h.seen.lookup }
 
 // callForm is the id of a call, bare or in an object.
 const callForm = natsapi.Form(`{"type":["object","string"],"required":["call"],` +
@@ -103,18 +97,18 @@ type callFilters struct {
 	Before  string `json:"before,omitempty"`
 }
 
-// callVerbs are calls.list and calls.get. Stories say why providers failed, so the embedded server has them for
+// verbs are calls.list and calls.get. Stories say why providers failed, so the embedded server has them for
 // operators only.
-func (h *Host) callVerbs() []natsapi.Verb {
+func (s *seen) verbs() []natsapi.Verb {
 	return []natsapi.Verb{
 		{Name: "calls.list", About: "calls, the newest first", Operators: true, Request: callFilters{}, Reply: calls.Page{},
-			Serve: h.callsList},
+			Serve: s.list},
 		{Name: "calls.get", About: "the story of one call", Operators: true, Request: callForm, Reply: calls.Told{},
-			Serve: h.callsGet},
+			Serve: s.get},
 	}
 }
 
-func (h *Host) callsList(ctx context.Context, a natsapi.Query) (any, error) {
+func (s *seen) list(ctx context.Context, a natsapi.Query) (any, error) {
 	fields, err := filters(a.Body)
 	if err != nil {
 		return nil, err
@@ -124,10 +118,10 @@ func (h *Host) callsList(ctx context.Context, a natsapi.Query) (any, error) {
 		return nil, err
 	}
 	q.Tenant = a.Tenant
-	return h.seen.lookup.List(ctx, q)
+	return s.lookup.List(ctx, q)
 }
 
-func (h *Host) callsGet(ctx context.Context, a natsapi.Query) (any, error) {
+func (s *seen) get(ctx context.Context, a natsapi.Query) (any, error) {
 	id := string(bytes.TrimSpace(a.Body))
 	if call, ok := rawjson.FieldString(a.Body, "call"); ok {
 		id = call
@@ -136,7 +130,7 @@ func (h *Host) callsGet(ctx context.Context, a natsapi.Query) (any, error) {
 		return nil, messages.NewFault(messages.InvalidRequest, `send the id of a call, or {"call":"<id>"}`).
 			At("call").From("entry")
 	}
-	parts, err := h.seen.lookup.Get(ctx, a.Tenant, id)
+	parts, err := s.lookup.Get(ctx, a.Tenant, id)
 	if err != nil {
 		return nil, err
 	}

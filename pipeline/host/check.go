@@ -16,7 +16,6 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/tool"
-	"github.com/shallot-nats/shallot/pipeline/toolbox/mcp"
 	"github.com/shallot-nats/shallot/stages"
 )
 
@@ -27,7 +26,8 @@ func CheckConfig(ctx context.Context, o Options) error {
 	o.Log = slog.New(slog.DiscardHandler)
 	h := newHost(&o)
 	defer h.release()
-	if err := h.models(o); err != nil {
+	var err error
+	if h.Models, err = newModels(&h.Config, o.Getenv, h.Manager, o.Log); err != nil {
 		return err
 	}
 	stores := map[string]pipeline.Store{}
@@ -44,25 +44,25 @@ func newHost(o *Options) *Host {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
 	}
-	return &Host{Config: o.Config.Config, Manager: &pipeline.Manager{}, log: o.Log, caller: &lateCaller{},
-		owns: o.Roles.Entry}
+	return &Host{Config: o.Config.Config, Manager: &pipeline.Manager{}, log: o.Log, entry: &lateEntry{},
+		audit: &audit{subjects: messages.Subjects{Root: o.Config.Bus.Root}, log: o.Log}}
 }
 
 // build makes everything that needs stores and no bus, and refuses what does not fit together.
 func (h *Host) build(ctx context.Context, o Options, stores map[string]pipeline.Store) error {
 	err := h.makeTools(ctx, o, stores)
-	if h.tools == nil {
+	if h.Tools == nil {
 		return o.Config.Place(err)
 	}
 	err = errors.Join(err, h.stages(o, stores))
 	if err == nil {
-		err = h.addStageTools(ctx)
+		err = h.Tools.addStageTools(ctx)
 	}
 	err = errors.Join(err, h.makeAgents(o, stores))
 	whole := err == nil
-	err = errors.Join(err, h.checkTools(o, whole))
+	err = errors.Join(err, h.Tools.check(o, h.MCP, whole))
 	if whole {
-		err = errors.Join(err, h.checkRoute(o.Config))
+		err = errors.Join(err, checkRoute(h.Manager, o.Config, h.log))
 	}
 	return o.Config.Place(err)
 }
@@ -70,54 +70,54 @@ func (h *Host) build(ctx context.Context, o Options, stores map[string]pipeline.
 // release closes what building has opened.
 func (h *Host) release() {
 	if h.Models != nil {
-		h.Models.Close()
+		h.Models.Endpoint.Close()
 	}
-	if h.tools != nil {
-		h.tools.http.Close()
+	if h.Tools != nil {
+		h.Tools.http.Close()
 	}
 }
 
-// checkTools refuses tools of the configuration that name what there is not, and those whose own stages could not stand
+// check refuses tools of the configuration that name what there is not, and those whose own stages could not stand
 // where they would. Without the whole of the stages, what is said of them is not judged. Tools that other processes
 // have registered are judged when they are called.
-func (h *Host) checkTools(o Options, whole bool) error {
+func (t *Tools) check(o Options, m *MCP, whole bool) error {
 	var faults []error
 	groups := slotGroups(o.Config.Sections)
-	for i, t := range h.Config.Tool.Tools {
+	for i, d := range o.Config.Tool.Tools {
 		at := fmt.Sprintf("tool.tools[%d]", i)
 		bad := func(key, format string, args ...any) {
-			faults = append(faults, fmt.Errorf("%s%s: tool %s: "+format, append([]any{at, key, t.Name}, args...)...))
+			faults = append(faults, fmt.Errorf("%s%s: tool %s: "+format, append([]any{at, key, d.Name}, args...)...))
 		}
-		own := pipeline.ToolStages{Mandatory: t.Stages.Mandatory, Optional: t.Stages.Optional}
-		if err := h.Manager.CheckToolStages(messages.Tool, own); whole && err != nil {
+		own := pipeline.ToolStages{Mandatory: d.Stages.Mandatory, Optional: d.Stages.Optional}
+		if err := t.manager.CheckToolStages(messages.Tool, own); whole && err != nil {
 			bad(".stages", "%v", err)
 		}
-		if whole && !h.tools.desk.Known(t.Approval) {
+		if whole && !t.desk.Known(d.Approval) {
 			bad(".approval", "%q is not a policy of agent.interceptor.approval; write always, none, or the name of one",
-				t.Approval)
+				d.Approval)
 		}
-		if name := cmp.Or(t.Executor.Name, t.Name); t.Executor.Kind == tool.ExecGo && h.lacksFunc(o, name) {
-			bad(".executor", "the program has no Go function %q; it has: %s", name, strings.Join(h.funcNames(), ", "))
+		if name := cmp.Or(d.Executor.Name, d.Name); d.Executor.Kind == tool.ExecGo && t.lacksFunc(o, name) {
+			bad(".executor", "the program has no Go function %q; it has: %s", name, strings.Join(t.funcNames(), ", "))
 		}
-		if g := t.ConcurrencyGroup; g != "" && len(groups) > 0 && groups[g] == 0 {
+		if g := d.ConcurrencyGroup; g != "" && len(groups) > 0 && groups[g] == 0 {
 			known := slices.Sorted(maps.Keys(groups))
 			bad(".concurrency-group", "agent.interceptor.concurrency.groups has no %q; it has: %s",
 				g, strings.Join(known, ", "))
 		}
-		if t.Check != "" && !h.mayKnow(t.Check) {
-			bad(".check", "there is no tool %q; a tool that a service offers is defined here too", t.Check)
+		if d.Check != "" && !t.mayKnow(d.Check, m) {
+			bad(".check", "there is no tool %q; a tool that a service offers is defined here too", d.Check)
 		}
 	}
 	return errors.Join(faults...)
 }
 
 // lacksFunc reports whether this process runs Go functions and has not the one of that name.
-func (h *Host) lacksFunc(o Options, name string) bool {
-	return o.Roles.Tool && o.Executors[tool.ExecGo] == nil && h.tools.funcs[name] == nil
+func (t *Tools) lacksFunc(o Options, name string) bool {
+	return o.Roles.Tool && o.Executors[tool.ExecGo] == nil && t.funcs[name] == nil
 }
 
-func (h *Host) funcNames() []string {
-	names := slices.Sorted(maps.Keys(h.tools.funcs))
+func (t *Tools) funcNames() []string {
+	names := slices.Sorted(maps.Keys(t.funcs))
 	return slices.DeleteFunc(names, func(n string) bool { return strings.HasPrefix(n, stageFunc) })
 }
 
@@ -131,10 +131,10 @@ func slotGroups(sections map[string]any) map[string]int {
 
 // mayKnow reports whether there is a tool of the name, or may be one later: the tools of MCP servers are found when
 // those are connected.
-func (h *Host) mayKnow(tool string) bool {
-	servers := mcpServers(h.Config.Tool.MCPServers)
-	return h.tools.configured[tool] || h.tools.find.serves(tool) ||
-		slices.ContainsFunc(servers, func(s mcp.Server) bool { return strings.HasPrefix(tool, s.Prefix) })
+func (t *Tools) mayKnow(tool string, m *MCP) bool {
+	_, prefixes := m.Servers()
+	return t.configured[tool] || t.find.serves(tool) ||
+		slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(tool, p) })
 }
 
 // storeOf finds stores by name. A name that there is not has a store that always fails, so that a misspelled one cannot

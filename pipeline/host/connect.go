@@ -11,14 +11,11 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/config"
-	"github.com/shallot-nats/shallot/pipeline/model"
-	"github.com/shallot-nats/shallot/pipeline/stream"
 )
 
 // connect starts the embedded server if no other is named, and connects.
@@ -38,8 +35,8 @@ func (h *Host) connect(ctx context.Context, o Options) error {
 		if c.Embedded.Sync.Always {
 			sync = 0
 		}
-		h.server, err = embed.Start(embed.Options{Dir: dir, Port: c.Embedded.Port, Sync: sync, Login: h.login(o),
-			Streams: h.streamBytes(), Log: o.Log})
+		h.server, err = embed.Start(embed.Options{Dir: dir, Port: c.Embedded.Port, Sync: sync, Login: loginOf(o),
+			Streams: streamBytes(&h.Config), Log: o.Log})
 		if err != nil {
 			return err
 		}
@@ -64,64 +61,9 @@ func (h *Host) connect(ctx context.Context, o Options) error {
 
 // streamBytes is what the streams may take by their limits: queue and stories by the configuration, audit, dead letters
 // and responses a GiB each.
-func (h *Host) streamBytes() int64 {
+func streamBytes(c *config.Config) int64 {
 	const most = config.Size(1) << 60 // the sum must stay a number
-	return int64(min(h.Config.Bus.QueueMaxBytes, most) + min(h.Config.Explain.MaxBytes, most) + 3*config.GiB)
-}
-
-// models makes the provider table: OPENAI_API_KEY and OPENAI_BASE_URL first, then the configuration, then the
-// built-in demonstration models.
-func (h *Host) models(o Options) error {
-	var providers []model.Provider
-	if p, ok := model.FromEnv(o.Getenv); ok {
-		providers = append(providers, p)
-	}
-	for _, p := range h.Config.Models.Providers {
-		headers := map[string]model.Secret{}
-		for k, v := range p.Headers {
-			headers[k] = model.NewSecret(v.Reveal())
-		}
-		key := model.Secret{}
-		if p.APIKeyEnv != "" {
-			key = model.NewSecret(o.Getenv(p.APIKeyEnv))
-		}
-		mp := model.Provider{Name: p.Name, BaseURL: p.BaseURL.Reveal(), APIKey: key, KeyEnv: p.APIKeyEnv, Models: p.Models,
-			Headers: headers, Timeouts: providerTimes(p.Timeouts), Wires: wires(p.Wires), OutputLimit: p.OutputLimit,
-			EmbedBatch: p.EmbedBatch}
-		if i := slices.IndexFunc(providers, func(o model.Provider) bool { return o.Name == p.Name }); i >= 0 {
-			providers[i] = mp // a written provider takes the place of the one that the environment makes
-			continue
-		}
-		providers = append(providers, mp)
-	}
-	providers = append(providers, model.Demo())
-	var err error
-	if h.Table, err = model.NewTable(providers...); err != nil {
-		return err
-	}
-	h.Models, err = model.NewEndpoint(model.Config{
-		Table: h.Table, Log: o.Log, Timeouts: times(h.Config.Models.Timeouts), Filters: h.filter(messages.Model),
-		Standbys: h.standbys,
-	})
-	return err
-}
-
-func wires(names []string) (out []messages.Wire) {
-	for _, n := range names {
-		out = append(out, messages.Wire(n))
-	}
-	return out
-}
-
-// filter finds a stage's chunk filter in this process's own registry, hosted here or not.
-func (h *Host) filter(kind messages.Kind) func(stage string) (stream.FilterMaker, bool) {
-	return func(stage string) (stream.FilterMaker, bool) {
-		s, ok := h.Manager.Get(kind, stage)
-		if !ok || s.Filter == nil {
-			return nil, false
-		}
-		return s.Filter, true
-	}
+	return int64(min(c.Bus.QueueMaxBytes, most) + min(c.Explain.MaxBytes, most) + 3*config.GiB)
 }
 
 // leastOwned is how many stored calls of a class a process runs at once where few slots are configured: others may have
@@ -135,7 +77,7 @@ func (h *Host) busConfig() bus.Config {
 		AckWait: b.AckWait, MaxQueueWait: b.MaxQueueWait, QueueCapacity: h.Config.Tool.Executor.QueueCapacity,
 		EntryMaxMsgs: b.QueueMaxMsgs, EntryMaxBytes: int64(b.QueueMaxBytes), ClaimCheck: int(b.ClaimCheck),
 		ResultTTL: b.ResultTTL, Replicas: h.Config.NATS.Replicas, Verify: h.Config.NATS.Provision == "verify",
-		ToolClasses: h.toolClasses(),
+		ToolClasses: toolClasses(&h.Config),
 		Running:     max(leastOwned, b.Slots.Model),
 	}
 	if own := h.Conn.Opts.InboxPrefix; own != "" || len(h.Config.NATS.InboxPrefixes) > 0 {
@@ -144,19 +86,19 @@ func (h *Host) busConfig() bus.Config {
 			c.InboxPrefixes = append(c.InboxPrefixes, own+".")
 		}
 	}
-	for _, p := range h.Table.Providers() {
+	for _, p := range h.Models.Table.Providers() {
 		c.ModelClasses = append(c.ModelClasses, p.Name)
 	}
 	return c
 }
 
 // toolClasses are the classes of tools: the executors, and the concurrency groups of the configuration.
-func (h *Host) toolClasses() []string {
+func toolClasses(c *config.Config) []string {
 	out := []string{"go", "http", "nats"}
-	for _, s := range h.Config.Tool.MCPServers {
+	for _, s := range c.Tool.MCPServers {
 		out = append(out, "mcp-"+s.Name)
 	}
-	for _, t := range h.Config.Tool.Tools {
+	for _, t := range c.Tool.Tools {
 		if g := t.ConcurrencyGroup; g != "" && !slices.Contains(out, g) {
 			out = append(out, g)
 		}

@@ -6,6 +6,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/evicted"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
@@ -13,8 +14,7 @@ import (
 )
 
 // fallbackRules are `tool.fallback` for the stage. No time or no room for old results means that none stands in.
-func (h *Host) fallbackRules() *stages.FallbackRules {
-	c := h.Config.Tool.Fallback
+func fallbackRules(c *config.ToolFallback) *stages.FallbackRules {
 	r := stages.FallbackRules{StaleTTL: c.StaleTTL, StaleMax: c.StaleMax, GracefulIsError: string(c.GracefulIsError)}
 	if c.StaleTTL == 0 || c.StaleMax == 0 {
 		r.Rungs = []string{tool.StubDataMark, tool.GracefulError}
@@ -41,10 +41,4 @@ func readEvicted(r evicted.Reader) toolbox.ExecutorFunc {
 		}
 		return toolbox.Result{Content: rawjson.Encode(p)}, nil
 	}
-}
-
-// ReadEvicted returns a part of an evicted result of the tenant; offset and limit count characters, limit 0 means the
-// usual part. What is not there, or another tenant's, is the fault not_found.
-func (h *Host) ReadEvicted(ctx context.Context, tenant, path string, offset, limit int) (evicted.Part, error) {
-	return evicted.Read(ctx, h.tools.reader, tenant, path, offset, limit)
 }

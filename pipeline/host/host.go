@@ -17,16 +17,16 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/natsapi"
 	"github.com/shallot-nats/shallot/pipeline/api/responses"
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/bus/trail"
+	"github.com/shallot-nats/shallot/pipeline/calls/natscalls"
 	"github.com/shallot-nats/shallot/pipeline/config"
-	"github.com/shallot-nats/shallot/pipeline/model"
 	"github.com/shallot-nats/shallot/pipeline/telemetry"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
@@ -83,34 +83,36 @@ type Options struct {
 
 // Host is a running process. Stop it with Stop.
 type Host struct {
-	Config    config.Config
-	Node      *bus.Node
-	Conn      *nats.Conn
-	Manager   *pipeline.Manager
-	Models    *model.Endpoint
-	Table     *model.Table
-	URL       string // where NATS clients reach the server
-	Embedded  bool
-	log       *slog.Logger
-	server    *embed.Server
-	caller    *lateCaller
-	tools     *tools
-	todo      pipeline.Store
-	responses pipeline.Store
-	keptOnce  sync.Once
-	kept      *responses.Kept
-	control   pipeline.Store
+	Config   config.Config
+	URL      string // where NATS clients reach the server
+	Embedded bool
+	Conn     *nats.Conn
+	Manager  *pipeline.Manager
+	Node     *bus.Node
+	// What the faces ask.
+	Models    *Models
+	Tools     *Tools
+	MCP       *MCP
+	Agents    api.AgentService
+	Approvals *Approvals
+	Todo      *TodoLists
+	Calls     *natscalls.Lookup
+	Responses *responses.Kept // kept for 30 days, and visible to all processes at once
+	Readiness *Readiness
+	Telemetry *telemetry.Telemetry
+
+	log     *slog.Logger
+	server  *embed.Server
+	entry   *lateEntry
+	control pipeline.Store
+	audit   *audit
+	denied  denials
+	agents  *agents
+	seen    seen
+
 	stopLoops context.CancelFunc
 	stopped   atomic.Bool
-	owns      bool // calls
 	loops     sync.WaitGroup
-	publisher jetstream.JetStream
-	trail     *trail.Trail
-	denied    denials
-	agents    *agents
-	runs      *runs
-	seen      seen
-	telemetry *telemetry.Telemetry
 }
 
 // Start connects, provisions, builds the stages and starts the node. On error everything that was started is stopped.
@@ -130,69 +132,104 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	if err := h.connect(ctx, o); err != nil {
 		return h, err
 	}
-	if err := h.models(o); err != nil {
+	if h.Models, err = newModels(&h.Config, o.Getenv, h.Manager, o.Log); err != nil {
 		return h, err
 	}
 	js, err := jetstream.New(h.Conn)
 	if err != nil {
 		return h, err
 	}
-	h.publisher = js
+	h.audit.js = js
 	name := bus.NewName(h.locked())
 	if err := h.startTelemetry(ctx, o, name); err != nil {
 		return h, err
 	}
-	if h.trail, err = trail.New(h.Conn, o.Log); err != nil {
+	if h.audit.trail, err = trail.New(h.Conn, o.Log); err != nil {
 		return h, err
 	}
 	stores, err := h.provision(ctx, js)
 	if err != nil {
 		return h, err
 	}
-	h.todo, h.responses = stores["todo"], stores["responses"]
-	if err := h.startCalls(ctx, js, name); err != nil {
+	if err := h.seen.start(ctx, &h.Config, js, name, o.Log); err != nil {
 		return h, err
 	}
 	if err := h.build(ctx, o, stores); err != nil {
 		return h, err
 	}
+	return h, h.start(ctx, o, name, stores)
+}
+
+// start makes the node and what the faces ask, and begins to work.
+func (h *Host) start(ctx context.Context, o Options, name string, stores map[string]pipeline.Store) (err error) {
+	h.Todo, h.Calls = &TodoLists{store: stores["todo"]}, h.seen.lookup
 	callers := natsapi.New(natsapi.Options{
-		Conn: h.Conn, Root: h.Config.Bus.Root, Log: o.Log, Verbs: slices.Concat(h.verbs(), h.letterVerbs()),
+		Conn: h.Conn, Root: h.Config.Bus.Root, Log: o.Log, Verbs: verbs(&h.seen, h.Todo, h.Dead),
 		TrustCallers: h.Embedded && o.Login == nil, TrustTenantHeader: h.Config.NATS.TrustTenantHeader,
 		NoBareSubjects: !h.Config.NATS.BareSubjects,
 	})
 	node := h.node(o)
 	node.Name, node.Callers = name, callers
-	if err := h.wireAgents(&node, o, stores); err != nil {
-		return h, err
+	if o.Roles.Entry {
+		node.Agents = h.agents.loop(h.entry, publishText(h.Conn, h.audit.subjects))
 	}
 	h.observe(&node)
 	if h.Node, err = bus.New(ctx, node); err != nil {
-		return h, err
+		return err
 	}
-	callers.Calls = recorded{h.Node, h}
-	h.caller.set(h.Node)
+	callers.Calls = recorded{h.Node, h.audit}
+	h.entry.node.Store(h.Node)
+	h.hand(o, node.Config, stores)
 	if err := h.Node.Start(ctx); err != nil {
-		return h, err
+		return err
 	}
-	if err := errors.Join(h.serveCalls(), h.measure()); err != nil {
-		return h, err
+	h.seen.stop, err = natscalls.Serve(h.Conn, h.Config.Bus.Root, h.seen.recorder, h.Node.Answering)
+	if err := errors.Join(err, h.measure()); err != nil {
+		return err
 	}
+	h.loop(ctx, o, stores)
+	return h.MCP.start(h.Node.Answering)
+}
+
+// hand makes what the faces ask of the node.
+func (h *Host) hand(o Options, c bus.Config, stores map[string]pipeline.Store) {
+	h.Approvals = &Approvals{node: h.Node, audit: h.audit, control: h.control}
+	h.Responses = responses.New(stores["responses"], h.Entry())
+	h.Responses.Asks = h.Approvals
+	if records, ok := stores["runs"].(*jet.Bucket); ok {
+		h.Agents = &runs{agents: h.agents, records: records, conn: h.Conn, subjects: h.audit.subjects, node: h.Node}
+	}
+	h.Readiness = &Readiness{node: h.Node, js: h.audit.js, manager: h.Manager, classes: c, audit: h.audit,
+		denied: &h.denied, server: h.server, url: h.URL, owns: o.Roles.Entry}
+}
+
+// loop begins what is done again and again until the process stops.
+func (h *Host) loop(ctx context.Context, o Options, stores map[string]pipeline.Store) {
 	loop, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	h.stopLoops = cancel
-	h.loops.Go(func() { h.refreshTools(loop) })
-	h.loops.Go(func() { h.followAgents(loop) })
-	h.loops.Go(func() { h.trail.Run(loop) })
+	h.loops.Go(func() { h.Tools.refresh(loop) })
+	h.loops.Go(func() { h.agents.refresh(loop) })
+	h.loops.Go(func() { h.audit.trail.Run(loop) })
 	if o.Roles.Entry {
-		h.loops.Go(func() { h.tendResponses(loop) })
+		h.loops.Go(func() { tendResponses(loop, h.Responses, h.Config.Bus.ResultTTL, h.log) })
 	}
 	if o.Roles.Tool {
-		h.loops.Go(func() { h.discovery(stores["limits"]).Run(loop) })
+		h.loops.Go(func() { h.Tools.discovery(h.Conn, stores["limits"]).Run(loop) })
 	}
-	if err := h.startMCP(); err != nil {
-		return h, err
-	}
-	return h, nil
+}
+
+// Entry is where calls enter.
+func (h *Host) Entry() pipeline.Entry { return entry{h.Node, h.Conn} }
+
+// Control is the operator's side.
+func (h *Host) Control() pipeline.Control { return recorded{h.Node, h.audit} }
+
+// Dead is the operator's side of the dead letters.
+func (h *Host) Dead() pipeline.DeadLetters { return recorded{h.Node, h.audit} }
+
+// verbs are the subjects of this process beside those of calls.
+func verbs(s *seen, t *TodoLists, dead func() pipeline.DeadLetters) []natsapi.Verb {
+	return slices.Concat(s.verbs(), t.verbs(), letterVerbs(dead))
 }
 
 // Stop drains the node, then closes what it stood on. It is safe to call after a failed Start, and twice: the second
@@ -207,18 +244,15 @@ func (h *Host) Stop(ctx context.Context) error {
 	}
 	if h.stopLoops != nil {
 		h.stopLoops()
-		if h.tools.mcp != nil {
-			h.tools.mcp.Close()
-			h.tools.mcpBus.Close()
-		}
+		h.MCP.stop()
 		h.loops.Wait()
 	}
 	h.release()
-	h.stopCalls()
-	err = errors.Join(err, h.telemetry.Close(ctx))
-	if h.trail != nil {
+	h.seen.close()
+	err = errors.Join(err, h.Telemetry.Close(ctx))
+	if h.audit.trail != nil {
 		last, cancel := context.WithTimeout(ctx, 2*time.Second)
-		h.trail.Close(last)
+		h.audit.trail.Close(last)
 		cancel()
 	}
 	if h.Conn != nil {
@@ -234,12 +268,16 @@ func (h *Host) Stop(ctx context.Context) error {
 // hosts.
 func (h *Host) stages(o Options, stores map[string]pipeline.Store) error {
 	deps := stages.Deps{
-		Log: o.Log, Caller: h.caller, Serves: h.Table.Serves, Lists: h.Table.Lists,
-		Explicit: o.Config.Explicit, Texts: o.Config.Texts, Publish: h.publish,
-		Tools: h.tools.find, Parser: h.tools.parser, Rules: &h.tools.rules, Arguments: h.tools.options,
-		Record: h.record, Provider: h.provider, Fallback: h.fallbackRules(), Objects: h.tools.evicted,
+		Log: o.Log, Caller: h.entry, Serves: h.Models.Table.Serves, Lists: h.Models.Table.Lists,
+		Explicit: o.Config.Explicit, Texts: o.Config.Texts, Publish: h.audit.publish,
+		Tools: h.Tools.find, Parser: h.Tools.parser, Rules: &h.Tools.rules, Arguments: h.Tools.options,
+		Record: h.audit.record, Provider: h.Models.provider, Fallback: fallbackRules(&h.Config.Tool.Fallback),
+		Objects: h.Tools.evicted,
 		Section: func(name string) any { return o.Config.Sections[name] },
 		Store:   storeOf(stores),
+	}
+	register := func(s pipeline.Stage, on bool) error { // with spans where calls are traced
+		return h.Manager.Register(h.Telemetry.Stage(s), on)
 	}
 	var faults []error
 	var own []pipeline.Stage
@@ -251,7 +289,7 @@ func (h *Host) stages(o Options, stores map[string]pipeline.Store) error {
 			own = append(own, s)
 		}
 		if err == nil {
-			err = h.register(pipeline.GuardTools(s, h.tools.find.serves), on)
+			err = register(pipeline.GuardTools(s, h.Tools.find.serves), on)
 		}
 		faults = append(faults, err)
 	}
@@ -259,20 +297,21 @@ func (h *Host) stages(o Options, stores map[string]pipeline.Store) error {
 		if slices.ContainsFunc(own, func(r pipeline.Stage) bool { return r.Kind == s.Kind && r.Name == s.Name }) {
 			continue
 		}
-		faults = append(faults, h.register(pipeline.GuardTools(s, h.tools.find.serves), true))
+		faults = append(faults, register(pipeline.GuardTools(s, h.Tools.find.serves), true))
 	}
+	program := bus.Requester{Conn: h.Conn, Root: h.Config.Bus.Root}
 	for _, s := range h.Config.Stages {
-		faults = append(faults, h.register(h.remoteStage(s), s.Enabled))
+		faults = append(faults, register(remoteStage(s, program, h.log), s.Enabled))
 	}
 	for _, s := range o.ToolStages {
-		faults = append(faults, h.register(s, false))
+		faults = append(faults, register(s, false))
 	}
 	if err := errors.Join(faults...); err != nil {
 		return err
 	}
 	for _, name := range o.Roles.Stages {
 		if len(h.Manager.Find(name)) == 0 {
-			return fmt.Errorf("--stages: no stage %q; known: %s", name, strings.Join(h.stageNames(), ", "))
+			return fmt.Errorf("--stages: no stage %q; known: %s", name, strings.Join(stageNames(h.Manager), ", "))
 		}
 	}
 	return nil
@@ -289,23 +328,14 @@ func inPlaceOf(spec stages.Spec, s pipeline.Stage) pipeline.Stage {
 	return s
 }
 
-func (h *Host) stageNames() []string {
+func stageNames(m *pipeline.Manager) []string {
 	var out []string
-	for _, s := range h.Manager.Stages("") {
+	for _, s := range m.Stages("") {
 		if !slices.Contains(out, s.Name) {
 			out = append(out, s.Name)
 		}
 	}
 	return out
-}
-
-// provider names the provider of a model; empty if none serves it.
-func (h *Host) provider(name string) string {
-	p, _, err := h.Table.Resolve(name)
-	if err != nil {
-		return ""
-	}
-	return p.Name
 }
 
 // locked reports whether this process holds the lock of the embedded server's directory.
@@ -314,6 +344,7 @@ func (h *Host) locked() bool { return h.server != nil && h.server.Locked() }
 func (h *Host) node(o Options) bus.Options {
 	cfg := h.busConfig()
 	cfg.Drain = o.Drain
+	p := &policy{manager: h.Manager, models: h.Models, tools: h.Tools, agents: h.agents, log: h.log}
 	n := bus.Options{
 		Config: cfg, Conn: h.Conn, Log: o.Log, Manager: h.Manager, Entry: o.Roles.Entry, Version: Version(),
 		Embedded: h.locked(), Service: o.Service,
@@ -322,56 +353,21 @@ func (h *Host) node(o Options) bus.Options {
 			return o.Roles.All || slices.Contains(o.Roles.Stages, s.Name) ||
 				s.Alias != "" && slices.Contains(o.Roles.Stages, s.Alias)
 		},
-		Classify: h.classify, ToolStages: h.ownStages, Prepare: h.prepare, Decide: h.checkAnswer, Doubt: h.reviseFault,
-		Once: h.once, Longest: h.longest,
+		Classify: p.classify, ToolStages: p.toolStages, Prepare: p.prepare, Decide: p.checkAnswer, Doubt: p.reviseFault,
+		Once: p.once, Longest: p.longest,
 		MaxTime: map[messages.Kind]time.Duration{messages.Model: h.Config.Models.Timeouts.Total},
 	}
 	if o.Roles.Model {
-		for _, p := range h.Table.Providers() {
-			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Model, Class: p.Name, Target: h.Models,
+		for _, p := range h.Models.Table.Providers() {
+			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Model, Class: p.Name, Target: h.Models.Endpoint,
 				Prompt: true, Slots: h.Config.Bus.Slots.Model})
 		}
 	}
 	if o.Roles.Tool {
-		for _, class := range h.toolClasses() {
-			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Tool, Class: class, Target: withCall(h.tools.target),
+		for _, class := range cfg.ToolClasses {
+			n.Targets = append(n.Targets, bus.TargetRole{Kind: messages.Tool, Class: class, Target: withCall(h.Tools.target),
 				Shared: "tools", Slots: h.Config.Tool.Executor.MaxPool})
 		}
 	}
 	return n
-}
-
-// lookupTime bounds the look-up of one tool definition.
-const lookupTime = 5 * time.Second
-
-// classify names the class of a call: the provider of its model, or the class of its tool.
-func (h *Host) classify(c *messages.Call) (string, error) {
-	switch c.Kind {
-	case messages.Model:
-		return h.Table.Class(chat.ModelName(c.Request()))
-	case messages.Tool:
-		ctx, cancel := context.WithTimeout(context.Background(), lookupTime)
-		defer cancel()
-		d, err := h.tools.find.Get(ctx, c.Tool)
-		if err != nil {
-			return "", err
-		}
-		return h.queue(d)
-	default:
-		return "", messages.NewFault(messages.TargetAbsent, "no target for %s calls is configured", c.Kind)
-	}
-}
-
-// lateCaller is the node for stages, which are built before it.
-type lateCaller struct{ node atomic.Pointer[bus.Node] }
-
-func (l *lateCaller) set(n *bus.Node) { l.node.Store(n) }
-
-// Call implements pipeline.Caller.
-func (l *lateCaller) Call(ctx context.Context, c *messages.Call) (*messages.Call, error) {
-	n := l.node.Load()
-	if n == nil {
-		return nil, messages.NewFault(messages.Overloaded, "the process is still starting")
-	}
-	return n.Call(ctx, c)
 }

@@ -188,7 +188,7 @@ func TestTodoOverNATS(t *testing.T) {
 		if session != "" {
 			m.Header.Set("Shallot-Session", session)
 		}
-		r, err := h.Conn.RequestMsg(m, 5*time.Second)
+		r, err := h.Conn.RequestMsg(m, 30*time.Second)
 		require.NoError(t, err)
 		return r
 	}

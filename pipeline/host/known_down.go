@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 )
@@ -12,12 +14,12 @@ import (
 // made to wait for what cannot come.
 type entry struct {
 	pipeline.Entry
-	h *Host
+	conn *nats.Conn
 }
 
 // Accept implements pipeline.Entry.
 func (e entry) Accept(ctx context.Context, r pipeline.Request) (pipeline.Pending, error) {
-	if f := e.h.unreachable(); f != nil {
+	if f := e.unreachable(); f != nil {
 		return nil, f
 	}
 	return e.Entry.Accept(ctx, r)
@@ -25,15 +27,15 @@ func (e entry) Accept(ctx context.Context, r pipeline.Request) (pipeline.Pending
 
 // Result implements pipeline.Entry.
 func (e entry) Result(ctx context.Context, tenant, id string) (*messages.Call, error) {
-	if f := e.h.unreachable(); f != nil {
+	if f := e.unreachable(); f != nil {
 		return nil, f
 	}
 	return e.Entry.Result(ctx, tenant, id)
 }
 
 // unreachable is the fault of a call while there is no connection; nil while there is one.
-func (h *Host) unreachable() error {
-	if h.Conn.IsConnected() {
+func (e entry) unreachable() error {
+	if e.conn.IsConnected() {
 		return nil
 	}
 	f := messages.NewFault(messages.StoreUnavailable,

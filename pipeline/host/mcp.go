@@ -1,12 +1,12 @@
 package host
 
 import (
-	"context"
-	"encoding/json"
+	"github.com/nats-io/nats.go"
 
 	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/mcp"
+	"github.com/shallot-nats/shallot/pipeline/toolbox/natstool"
 )
 
 // mcpServers are the configured MCP servers as the tool box takes them.
@@ -35,45 +35,38 @@ func mcpPrefix(s config.MCPServer) string {
 	return s.Name + "_"
 }
 
-// startMCP connects the MCP servers of a process that runs tools, and answers what other processes ask of them beside
-// tool calls.
-func (h *Host) startMCP() error {
-	m := h.tools.mcp
-	if m == nil {
-		return nil
-	}
-	m.Changed = func(server, what, uri string) {
-		_ = h.tools.mcpBus.Publish(tool.MCPChange{Server: server, What: what, URI: uri})
-	}
-	m.Start()
-	names, _ := h.MCPNames()
-	return h.tools.mcpBus.Serve(names, m.Do, h.Node.Answering)
+// MCP is what this process knows of the configured MCP servers. Beside tool calls they are asked wherever they are
+// connected: see [natstool.MCP].
+type MCP struct {
+	*natstool.MCP
+	servers []config.MCPServer
+	clients *mcp.Clients // nil where no tools run, or no server is configured
 }
 
-// MCPNames are the configured MCP servers and the prefixes of their tools and prompts, in order.
-func (h *Host) MCPNames() (names, prefixes []string) {
-	for _, s := range h.Config.Tool.MCPServers {
+// Servers are the configured MCP servers and the prefixes of their tools and prompts, in order.
+func (m *MCP) Servers() (names, prefixes []string) {
+	for _, s := range m.servers {
 		names, prefixes = append(names, s.Name), append(prefixes, mcpPrefix(s))
 	}
 	return names, prefixes
 }
 
-// AskMCP asks an MCP server, wherever it is connected, for something that is not a tool call: see natstool.MCP.Ask.
-func (h *Host) AskMCP(ctx context.Context, server, method string, params any) (json.RawMessage, error) {
-	return h.tools.mcpBus.Ask(ctx, server, method, params)
+// start connects the MCP servers of a process that runs tools, and answers what other processes ask of them.
+func (m *MCP) start(answering func(nats.MsgHandler) nats.MsgHandler) error {
+	if m.clients == nil {
+		return nil
+	}
+	m.clients.Changed = func(server, what, uri string) {
+		_ = m.Publish(tool.MCPChange{Server: server, What: what, URI: uri})
+	}
+	m.clients.Start()
+	names, _ := m.Servers()
+	return m.Serve(names, m.clients.Do, answering)
 }
 
-// OnMCPChange calls f, from one goroutine, whenever an MCP server says that something changed. stop ends it.
-func (h *Host) OnMCPChange(f func(tool.MCPChange)) (stop func(), err error) {
-	return h.tools.mcpBus.OnChange(f)
-}
-
-// Tools lists the newest version of each tool in order of name.
-func (h *Host) Tools(ctx context.Context) ([]*tool.Definition, error) {
-	return h.tools.registry.List(ctx)
-}
-
-// FindTool returns the newest version of a tool; one that another process registered a moment ago is found too.
-func (h *Host) FindTool(ctx context.Context, name string) (*tool.Definition, error) {
-	return h.tools.registry.Get(ctx, name)
+func (m *MCP) stop() {
+	if m.clients != nil {
+		m.clients.Close()
+		m.Close()
+	}
 }

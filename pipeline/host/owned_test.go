@@ -41,5 +41,5 @@ bus: {slots: {model: `+fmt.Sprint(slots)+`}}
 			[]byte(`{"model":"up-1","messages":[{"role":"user","content":"x"}]}`)))
 	}
 	all := func() bool { return there.Load() == slots }
-	require.Eventually(t, all, 60*time.Second, 10*time.Millisecond, "all of them are at the provider at once")
+	require.Eventually(t, all, 3*time.Minute, 10*time.Millisecond, "all of them are at the provider at once")
 }

@@ -70,11 +70,12 @@ func TestOwnStages(t *testing.T) {
 		Only: []string{"timeout"}})
 	require.Equal(t, []int{1, -1}, []int{place(c, "gate"), place(c, "tap")}, "only leaves mandatory stages")
 
-	_, err = h.RegisterTool(t.Context(),
+	_, err = h.Tools.RegisterTool(t.Context(),
 		[]byte(`{"name":"a","executor":"go:echo","stages":{"optional":["nowhere"]}}`), "me")
 	require.ErrorContains(t, err, `no tool stage "nowhere"; known: audit`)
 	require.Equal(t, messages.InvalidRequest, messages.AsFault(err, "").Code)
-	_, err = h.RegisterTool(t.Context(), []byte(`{"name":"a","executor":"go:echo","stages":{"mandatory":["gate"]}}`), "me")
+	_, err = h.Tools.RegisterTool(t.Context(),
+		[]byte(`{"name":"a","executor":"go:echo","stages":{"mandatory":["gate"]}}`), "me")
 	require.NoError(t, err)
 }
 

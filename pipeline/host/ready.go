@@ -15,61 +15,63 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
-// The states of a check that is neither met nor failed.
-const (
-	Degraded = "degraded" // calls are served, but not all, or not as they should be
-	Unknown  = "unknown"  // this process cannot tell
-)
-
-// Check is one line of readiness. One that is not OK makes the process not ready.
-type Check struct {
-	Name   string
-	OK     bool
-	State  string // Degraded, Unknown, or empty
-	Reason string // why not, or what is worth knowing
+// Readiness knows what this process needs to serve.
+type Readiness struct {
+	node    *bus.Node
+	js      jetstream.JetStream
+	manager *pipeline.Manager
+	classes bus.Config // of models and tools
+	audit   *audit
+	denied  *denials
+	server  *embed.Server // nil: it is elsewhere
+	url     string
+	owns    bool // calls
 }
 
-// Ready checks what this process needs to serve: the connection, a store that takes writes, permissions, its audit,
+// Checks checks what this process needs to serve: the connection, a store that takes writes, permissions, its audit,
 // and, if it owns calls, others that do the work. What is named by a state other than empty does not make it unready.
-func (h *Host) Ready(ctx context.Context) []Check {
-	nc := Check{Name: "nats", OK: h.Conn.IsConnected()}
+func (r *Readiness) Checks(ctx context.Context) []api.Check {
+	conn := r.js.Conn()
+	nc := api.Check{Name: "nats", OK: conn.IsConnected()}
 	if !nc.OK {
-		nc.Reason = fmt.Sprintf("the connection to %s is %s", h.URL, h.Conn.Status())
+		nc.Reason = fmt.Sprintf("the connection to %s is %s", r.url, conn.Status())
 	}
-	health := h.Node.Health()
-	store := Check{Name: "jetstream", OK: health.Stored == nil}
+	health := r.node.Health()
+	store := api.Check{Name: "jetstream", OK: health.Stored == nil}
 	switch {
-	case h.server != nil && h.server.Stuck(): // it knows before a mark is missing
-		store.OK, store.Reason = false, "the embedded server cannot write to "+h.Config.NATS.Embedded.Data
+	case r.server != nil && r.server.Stuck(): // it knows before a mark is missing
+		store.OK, store.Reason = false, "the embedded server cannot write to its data directory"
 	case !store.OK:
 		store.Reason = health.Stored.Error()
 	}
-	out := []Check{nc, store, h.denied.check()}
+	out := []api.Check{nc, store, r.denied.check()}
 	switch {
-	case !h.owns: // whom it would ask is of no matter
+	case !r.owns: // whom it would ask is of no matter
 	case nc.OK:
-		out = append(out, h.queueRoom(ctx), h.stagesServed(health), h.targetsServed(health))
+		out = append(out, r.queueRoom(ctx), r.stagesServed(health), r.targetsServed(health))
 	default:
 		for _, name := range []string{"queue", "stages", "targets"} {
-			out = append(out, Check{Name: name, OK: true, State: Unknown, Reason: "there is no connection to NATS"})
+			out = append(out, api.Check{Name: name, OK: true, State: api.Unknown, Reason: "there is no connection to NATS"})
 		}
 	}
-	out = append(out, h.trailCheck())
+	out = append(out, r.audit.check())
 	if health.Draining {
-		out = append(out, Check{Name: "process", Reason: "it is stopping"})
+		out = append(out, api.Check{Name: "process", Reason: "it is stopping"})
 	}
 	return out
 }
 
 // stagesServed fails if nobody serves a mandatory stage that is on.
-func (h *Host) stagesServed(health bus.Health) Check {
+func (r *Readiness) stagesServed(health bus.Health) api.Check {
 	var must, may []string
-	for _, s := range h.Manager.Stages("") {
-		if !s.Enabled() || s.Before == nil && s.After == nil || health.Groups[h.Node.Group(string(s.Kind), s.Name)] > 0 {
+	for _, s := range r.manager.Stages("") {
+		if !s.Enabled() || s.Before == nil && s.After == nil || health.Groups[r.node.Group(string(s.Kind), s.Name)] > 0 {
 			continue
 		}
 		name := string(s.Kind) + "/" + s.Name
@@ -81,58 +83,58 @@ func (h *Host) stagesServed(health bus.Health) Check {
 	}
 	slices.Sort(must)
 	slices.Sort(may)
-	c := Check{Name: "stages", OK: len(must) == 0}
+	c := api.Check{Name: "stages", OK: len(must) == 0}
 	switch {
 	case !c.OK:
 		c.Reason = "no process serves " + strings.Join(must, ", ") + ", which no call may leave out"
 	case len(may) > 0:
-		c.State, c.Reason = Degraded, "no process serves "+strings.Join(may, ", ")
+		c.State, c.Reason = api.Degraded, "no process serves "+strings.Join(may, ", ")
 	}
 	return c
 }
 
 // targetsServed names providers and executors that nobody serves, and those whose calls wait in line.
-func (h *Host) targetsServed(health bus.Health) Check {
-	c := Check{Name: "targets", OK: true}
+func (r *Readiness) targetsServed(health bus.Health) api.Check {
+	c := api.Check{Name: "targets", OK: true}
 	var why []string
 	absent := func(kind messages.Kind, class string) {
-		if health.Groups[h.Node.Group(string(kind), class)] == 0 {
+		if health.Groups[r.node.Group(string(kind), class)] == 0 {
 			why = append(why, fmt.Sprintf("no process serves %s/%s", kind, class))
 		}
 	}
-	for _, p := range h.Table.Providers() {
-		absent(messages.Model, p.Name)
+	for _, class := range r.classes.ModelClasses {
+		absent(messages.Model, class)
 	}
-	for _, class := range h.toolClasses() {
+	for _, class := range r.classes.ToolClasses {
 		absent(messages.Tool, class)
 	}
-	for _, l := range h.Node.Capacity() {
+	for _, l := range r.node.Capacity() {
 		if l.Waiting > 0 {
 			why = append(why, fmt.Sprintf("%s/%s is full: %d calls of this process wait", l.Kind, l.Class, l.Waiting))
 		}
 	}
 	if len(why) > 0 {
-		c.State, c.Reason = Degraded, strings.Join(why, "; ")
+		c.State, c.Reason = api.Degraded, strings.Join(why, "; ")
 	}
 	return c
 }
 
 // queueRoom names a full work queue: calls that are stored are refused, others are served.
-func (h *Host) queueRoom(ctx context.Context) Check {
+func (r *Readiness) queueRoom(ctx context.Context) api.Check {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	c := Check{Name: "queue", OK: true}
-	s, err := h.publisher.Stream(ctx, jet.CallsStream)
+	c := api.Check{Name: "queue", OK: true}
+	s, err := r.js.Stream(ctx, jet.CallsStream)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		c.OK, c.Reason = false, "the stream "+jet.CallsStream+" is gone"
 	case err != nil:
-		c.State, c.Reason = Unknown, err.Error()
+		c.State, c.Reason = api.Unknown, err.Error()
 	default:
 		i := s.CachedInfo()
 		if most := i.Config.MaxMsgs; most > 0 && i.State.Msgs >= uint64(most) ||
 			i.Config.MaxBytes > 0 && i.State.Bytes >= uint64(i.Config.MaxBytes) {
-			c.State, c.Reason = Degraded, fmt.Sprintf("%s is full: %d calls wait in it", jet.CallsStream, i.State.Msgs)
+			c.State, c.Reason = api.Degraded, fmt.Sprintf("%s is full: %d calls wait in it", jet.CallsStream, i.State.Msgs)
 		}
 	}
 	return c
@@ -188,8 +190,8 @@ func (d *denials) note(text string) {
 	}
 }
 
-func (d *denials) check() Check {
-	c := Check{Name: "permissions", OK: true}
+func (d *denials) check() api.Check {
+	c := api.Check{Name: "permissions", OK: true}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var what []string

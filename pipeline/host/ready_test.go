@@ -12,15 +12,16 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
 // becomes waits until a check of readiness is as wanted, and its reason has a part.
 func becomes(t *testing.T, h *host.Host, name string, ok bool, part string) {
 	t.Helper()
-	var last host.Check
+	var last api.Check
 	require.Eventually(t, func() bool {
-		for _, c := range h.Ready(t.Context()) {
+		for _, c := range h.Readiness.Checks(t.Context()) {
 			if c.Name == name {
 				last = c
 			}

@@ -7,10 +7,11 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
+	"github.com/shallot-nats/shallot/pipeline/config"
 )
 
-// login is what the embedded server asks; nil where no keys are configured.
-func (h *Host) login(o Options) func(user, password string) (embed.Rights, bool) {
+// loginOf is what the embedded server asks; nil where no keys are configured.
+func loginOf(o Options) func(user, password string) (embed.Rights, bool) {
 	if o.Login == nil {
 		return nil
 	}
@@ -19,28 +20,28 @@ func (h *Host) login(o Options) func(user, password string) (embed.Rights, bool)
 		if !ok {
 			return embed.Rights{}, false
 		}
-		return h.rights(id), true
+		return rightsOf(&o.Config.Config, id), true
 	}
 }
 
-// rights are what the holder of a key may do on the embedded server. An operator may do everything, unless the key is
+// rightsOf are what the holder of a key may do on the embedded server. An operator may do everything, unless the key is
 // for some models, agents or tools only. A caller asks on the subjects of the key's tenant and reads an inbox of their
 // own, because whoever reads _INBOX.> reads the answers of all.
 //
 // A message does not say who sent it, so a key's lists can be held here only where a subject names what is asked for:
 // who may use some models or agents only asks for them over HTTP, and who may call some tools only calls here those
 // that the key names without a wildcard. Results tell of every call of the tenant, so such keys do not read them here.
-func (h *Host) rights(id api.Identity) embed.Rights {
+func rightsOf(c *config.Config, id api.Identity) embed.Rights {
 	limited := len(id.Models)+len(id.Agents)+len(id.Tools) > 0
 	if id.Operator() && !limited {
 		return embed.Rights{All: true}
 	}
 	r := embed.Rights{Subscribe: []string{InboxOf(id.KeyID) + ".>"}}
 	tenants := []string{id.Tenant}
-	if id.Tenant == "default" && h.Config.NATS.BareSubjects && !h.Config.NATS.TrustTenantHeader {
+	if id.Tenant == "default" && c.NATS.BareSubjects && !c.NATS.TrustTenantHeader {
 		tenants = append(tenants, "")
 	}
-	s := messages.Subjects{Root: h.Config.Bus.Root}
+	s := messages.Subjects{Root: c.Bus.Root}
 	for _, t := range tenants {
 		for kind, list := range map[messages.Kind][]string{messages.Model: id.Models, messages.Agent: id.Agents} {
 			if len(list) == 0 {
@@ -54,7 +55,7 @@ func (h *Host) rights(id api.Identity) embed.Rights {
 			}
 			r.Publish = append(r.Publish, verbOf(s, t, "result", "*"))
 		}
-		for _, v := range h.verbs() {
+		for _, v := range verbs(&seen{}, &TodoLists{}, nil) {
 			if v.Operators {
 				continue
 			}

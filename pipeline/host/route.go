@@ -3,6 +3,7 @@ package host
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 
 	"github.com/shallot-nats/shallot/pipeline"
@@ -10,13 +11,13 @@ import (
 )
 
 // checkRoute refuses to start on a chain whose order is wrong, and says what may be wrong.
-func (h *Host) checkRoute(l *config.Loaded) error {
-	for _, f := range h.Manager.Check() {
+func checkRoute(m *pipeline.Manager, l *config.Loaded, log *slog.Logger) error {
+	for _, f := range m.Check() {
 		if f.Level != pipeline.LevelError {
-			h.log.Warn("route", "rule", f.Rule, "kind", f.Type, "stages", f.Stages, "text", f.Text)
+			log.Warn("route", "rule", f.Rule, "kind", f.Type, "stages", f.Stages, "text", f.Text)
 		}
 	}
-	return routeErrors(h.Manager, l)
+	return routeErrors(m, l)
 }
 
 // routeErrors are the findings on which nothing starts, each with the places of the remote stages that it is about.

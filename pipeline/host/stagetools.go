@@ -45,9 +45,8 @@ func (s *stageTools) serves(tool string) bool {
 
 // addStageTools makes definitions of the tools of all stages, on or off, and puts their functions among the Go
 // functions. It refuses a tool that could not be called, and one whose name the operator has given to another.
-func (h *Host) addStageTools(ctx context.Context) error {
-	t := h.tools
-	for _, m := range h.Manager.Stages("") {
+func (t *Tools) addStageTools(ctx context.Context) error {
+	for _, m := range t.manager.Stages("") {
 		for _, given := range m.Tools {
 			if given.Do == nil {
 				continue // served by the registry, or found missing when it is added: not when a model calls it
@@ -55,7 +54,7 @@ func (h *Host) addStageTools(ctx context.Context) error {
 			if m.Kind != messages.Model {
 				return fmt.Errorf("stage %s: only model stages contribute tools, and it is of kind %s", m.Name, m.Kind)
 			}
-			if old, err := t.registry.Get(ctx, given.Name); err == nil && old.Source == tool.Operator {
+			if old, err := t.Registry.Get(ctx, given.Name); err == nil && old.Source == tool.Operator {
 				return fmt.Errorf("stage %s: it contributes the tool %q, which the configuration defines too; rename one of them",
 					m.Name, given.Name)
 			}
@@ -71,6 +70,11 @@ func (h *Host) addStageTools(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// ownStages are the stages that a tool names for itself.
+func ownStages(d *tool.Definition) pipeline.ToolStages {
+	return pipeline.ToolStages{Mandatory: d.Stages.Mandatory, Optional: d.Stages.Optional}
 }
 
 // stageFunc begins the names of functions of stages among the Go functions.
@@ -95,36 +99,4 @@ func runStageTool(tool pipeline.Tool) toolbox.ExecutorFunc {
 		out, err := tool.Do(ctx, c, inv.Arguments)
 		return toolbox.Result{Content: out}, err
 	}
-}
-
-// prepare is what the entry does to a new call: a model call of an agent run gets the tools of the stages on its
-// route, and a tool that belongs to a stage is there for agent runs alone.
-func (h *Host) prepare(c *messages.Call) error {
-	switch {
-	case c.Kind == messages.Agent:
-		return h.prepareRun(c)
-	case c.Kind == messages.Tool && c.Run == "":
-		base, _, _ := strings.Cut(c.Tool, "@") // a version does not get round it
-		if stage := h.tools.find.owners[base]; stage != "" {
-			return messages.NewFault(messages.ToolNotFound,
-				"the tool '%s' belongs to stage %s and is there for agent runs alone", c.Tool, stage).At("tool").From("entry")
-		}
-	case c.Kind == messages.Model && c.Run != "":
-		var route []pipeline.Stage
-		for _, stop := range c.Slip.Stops {
-			if m, ok := h.Manager.Get(messages.Model, stop.Name); ok && len(m.Tools) > 0 {
-				route = append(route, m.Stage)
-			}
-		}
-		if len(route) == 0 {
-			return nil
-		}
-		clashes, err := pipeline.AddTools(c, route, h.tools.find.serves)
-		if len(clashes) > 0 {
-			h.log.Warn("a request has tools of its own under the names of stages' tools; its own are kept",
-				"call", c.ID, "tools", clashes)
-		}
-		return err
-	}
-	return nil
 }

@@ -2,9 +2,6 @@ package host
 
 import (
 	"context"
-	"net/http"
-	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -15,48 +12,29 @@ import (
 
 // startTelemetry begins to measure, if anything is to be measured.
 func (h *Host) startTelemetry(ctx context.Context, o Options, name string) (err error) {
-	h.telemetry, err = telemetry.New(ctx, telemetry.Options{
+	h.Telemetry, err = telemetry.New(ctx, telemetry.Options{
 		Service: "shallot", Version: Version(), Name: name, Root: h.Config.Bus.Root, Metrics: h.Config.Telemetry.Metrics,
-		Prompts: h.Config.Telemetry.Prompts, Getenv: o.Getenv, Server: h.serverOf, Log: h.log,
+		Prompts: h.Config.Telemetry.Prompts, Getenv: o.Getenv, Server: h.Models.server, Log: h.log,
 	})
 	return err
-}
-
-// serverOf is where a provider is reached; without a port in its address that of the scheme.
-func (h *Host) serverOf(provider string) (host string, port int) {
-	for _, p := range h.Table.Providers() {
-		if p.Name != provider || p.Client != nil { // the latter is in this process
-			continue
-		}
-		u, err := url.Parse(p.BaseURL)
-		if err != nil || u.Host == "" {
-			return "", 0
-		}
-		port, _ = strconv.Atoi(u.Port())
-		if port == 0 {
-			port = map[string]int{"http": 80, "https": 443}[u.Scheme]
-		}
-		return u.Hostname(), port
-	}
-	return "", 0
 }
 
 // observe has a node tell what happens to its calls.
 func (h *Host) observe(n *bus.Options) {
 	all := pipeline.Observers{h.seen.recorder}
-	if o := h.telemetry.Observer(); o != nil {
+	if o := h.Telemetry.Observer(); o != nil {
 		all = pipeline.Observers{o, h.seen.recorder} // the story names the trace
 	}
-	n.Observer, n.Root = all, h.telemetry.Root()
+	n.Observer, n.Root = all, h.Telemetry.Root()
 	for i := range n.Targets {
 		t := &n.Targets[i]
-		t.Target = h.telemetry.Target(t.Kind, t.Class, t.Target)
+		t.Target = h.Telemetry.Target(t.Kind, t.Class, t.Target)
 	}
 }
 
 // register adds a stage, with spans where calls are traced.
 func (h *Host) register(s pipeline.Stage, on bool) error {
-	return h.Manager.Register(h.telemetry.Stage(s), on)
+	return h.Manager.Register(h.Telemetry.Stage(s), on)
 }
 
 // queuesTime bounds how long a reader of the metrics waits for the server.
@@ -67,7 +45,7 @@ func (h *Host) measure() error {
 	count := func(of func(c bus.Counters) int64) func() int64 {
 		return func() int64 { return of(h.Node.Counters()) }
 	}
-	return h.telemetry.Watch(telemetry.Process{
+	return h.Telemetry.Watch(telemetry.Process{
 		Stages: func() (out []telemetry.StageState) {
 			asked := h.Node.Asked()
 			for _, s := range h.Manager.Stages("") {
@@ -110,15 +88,4 @@ func plain(token string) string {
 		return name
 	}
 	return token
-}
-
-// Telemetry measures what this process does.
-func (h *Host) Telemetry() *telemetry.Telemetry { return h.telemetry }
-
-// Metrics serves /metrics; nil where that is off.
-func (h *Host) Metrics() http.Handler { return h.telemetry.Page() }
-
-// MCPServed measures a request of an MCP client; see [telemetry.Telemetry.Served].
-func (h *Host) MCPServed(method string, caller messages.Trace) (messages.Trace, func(tool, fault string)) {
-	return h.telemetry.Served(method, caller)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/natsapi"
 	"github.com/shallot-nats/shallot/pipeline/todolist"
@@ -22,18 +23,21 @@ type Todo struct {
 	Revision int64           `json:"revision"`
 }
 
-// LoadTodo returns the list of a session of the tenant; a session without one has an empty list.
-func (h *Host) LoadTodo(ctx context.Context, tenant, session string) (Todo, error) {
+// TodoLists are the todo lists of sessions, as the faces show them.
+type TodoLists struct{ store pipeline.Store }
+
+// Load returns the list of a session of the tenant; a session without one has an empty list.
+func (t *TodoLists) Load(ctx context.Context, tenant, session string) (any, error) {
 	if err := checkSession(session); err != nil {
 		return Todo{}, err
 	}
-	l, err := todolist.Load(ctx, h.todo, tenant, session)
+	l, err := todolist.Load(ctx, t.store, tenant, session)
 	return show(session, l, err)
 }
 
-// EditTodo applies an edit, {"items": [{"id", "title", "status"}], "replace", "revision"}, and returns the list as it
+// Edit applies an edit, {"items": [{"id", "title", "status"}], "replace", "revision"}, and returns the list as it
 // is then. What is wrong with the edit is a *messages.Fault.
-func (h *Host) EditTodo(ctx context.Context, tenant, session string, edit []byte) (Todo, error) {
+func (t *TodoLists) Edit(ctx context.Context, tenant, session string, edit []byte) (any, error) {
 	if err := checkSession(session); err != nil {
 		return Todo{}, err
 	}
@@ -41,7 +45,7 @@ func (h *Host) EditTodo(ctx context.Context, tenant, session string, edit []byte
 	if err := strict(edit, &e); err != nil {
 		return Todo{}, err
 	}
-	l, err := todolist.Change(ctx, h.todo, tenant, session, e)
+	l, err := todolist.Change(ctx, t.store, tenant, session, e)
 	return show(session, l, err)
 }
 
@@ -52,11 +56,11 @@ func show(session string, l todolist.List, err error) (Todo, error) {
 		}
 		return Todo{}, err
 	}
-	t := Todo{Session: session, Items: l.Items, Revision: l.Revision}
-	if t.Items == nil {
-		t.Items = []todolist.Item{}
+	out := Todo{Session: session, Items: l.Items, Revision: l.Revision}
+	if out.Items == nil {
+		out.Items = []todolist.Item{}
 	}
-	return t, nil
+	return out, nil
 }
 
 // checkSession holds a session that comes beside a body to the rule for the header.
@@ -94,15 +98,14 @@ type todoEdit struct {
 
 // verbs are the subjects of the todo lists. The session stands in the body or in Shallot-Session; a
 // bare session name is a body for get.
-func (h *Host) verbs() []natsapi.Verb {
-	return append(h.callVerbs(),
-		natsapi.Verb{Name: "todo.get", About: "the todo list of a session", Request: todoForm, Reply: Todo{},
-			Serve: h.todoGet},
-		natsapi.Verb{Name: "todo.put", About: "changes the todo list of a session", Request: todoEdit{}, Reply: Todo{},
-			Serve: h.todoPut})
+func (t *TodoLists) verbs() []natsapi.Verb {
+	return []natsapi.Verb{
+		{Name: "todo.get", About: "the todo list of a session", Request: todoForm, Reply: Todo{}, Serve: t.get},
+		{Name: "todo.put", About: "changes the todo list of a session", Request: todoEdit{}, Reply: Todo{}, Serve: t.put},
+	}
 }
 
-func (h *Host) todoGet(ctx context.Context, a natsapi.Query) (any, error) {
+func (t *TodoLists) get(ctx context.Context, a natsapi.Query) (any, error) {
 	ask := struct {
 		Session string `json:"session"`
 	}{a.Session}
@@ -114,13 +117,13 @@ func (h *Host) todoGet(ctx context.Context, a natsapi.Query) (any, error) {
 	case len(body) > 0:
 		ask.Session = string(body)
 	}
-	return h.LoadTodo(ctx, a.Tenant, ask.Session)
+	return t.Load(ctx, a.Tenant, ask.Session)
 }
 
-func (h *Host) todoPut(ctx context.Context, a natsapi.Query) (any, error) {
+func (t *TodoLists) put(ctx context.Context, a natsapi.Query) (any, error) {
 	session := a.Session
 	if name, ok := rawjson.FieldString(a.Body, "session"); ok {
 		session = name
 	}
-	return h.EditTodo(ctx, a.Tenant, session, rawjson.DropField(a.Body, "session"))
+	return t.Edit(ctx, a.Tenant, session, rawjson.DropField(a.Body, "session"))
 }

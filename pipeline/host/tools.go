@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
+	"github.com/shallot-nats/shallot/pipeline/config"
 	"github.com/shallot-nats/shallot/pipeline/evicted"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/tool/args"
@@ -22,9 +24,9 @@ import (
 	"github.com/shallot-nats/shallot/stages"
 )
 
-// tools is what this process knows of tools: their definitions, and how those that it runs are run.
-type tools struct {
-	registry *tool.Registry
+// Tools is what this process knows of tools: their definitions, and how those that it runs are run.
+type Tools struct {
+	Registry *tool.Registry
 	parser   *args.Parser
 	rules    tool.Rules
 	options  args.Options
@@ -34,23 +36,27 @@ type tools struct {
 	http     *toolbox.HTTPExecutor
 	evicted  *jet.Objects // large results
 	reader   evicted.Reader
-	// configured are the names of this process's own configuration; networks is tool.api-networks.
+	// configured are the tools of this process's own configuration; networks is tool.api-networks.
 	configured map[string]bool
 	networks   []netip.Prefix
-	mcp        *mcp.Clients // nil where no tools run, or no server is configured
+	classes    []string // of tools; see toolClasses
 	desk       *stages.ApprovalDesk
-	mcpBus     *natstool.MCP // what is asked of MCP servers beside tool calls
+	manager    *pipeline.Manager
+	subjects   messages.Subjects
+	audit      *audit
+	log        *slog.Logger
 }
 
-// tools builds the registry over the tools bucket and registers what the configuration defines.
+// makeTools builds the registry over the tools bucket and registers what the configuration defines.
 func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipeline.Store) error {
 	c := h.Config.Tool
 	networks, err := apiNetworks(c.APINetworks)
 	if err != nil {
 		return err
 	}
-	t := &tools{parser: &args.Parser{}, http: toolbox.NewHTTPExecutor(networks...), networks: networks,
-		configured: map[string]bool{}}
+	t := &Tools{parser: &args.Parser{}, http: toolbox.NewHTTPExecutor(networks...), networks: networks,
+		configured: map[string]bool{}, classes: toolClasses(&h.Config), manager: h.Manager, subjects: h.audit.subjects,
+		audit: h.audit, log: h.log}
 	t.http.References = tool.References{Getenv: o.Getenv, Dir: c.SecretsDir}
 	t.rules = tool.Rules{
 		Undeclared: c.Policy.Undeclared, Discovered: c.Policy.Discovered,
@@ -63,46 +69,51 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 	if o.Config.Explicit("tool.arguments.formats") {
 		t.options.Formats = c.Arguments.Formats
 	}
-	t.registry = tool.NewRegistry(stores["tools"], t.parser, o.Log)
-	t.registry.MaxDescription = int(c.MaxDescription)
+	t.Registry = tool.NewRegistry(stores["tools"], t.parser, o.Log)
+	t.Registry.MaxDescription = int(c.MaxDescription)
 	demo, funcs := toolbox.DemoTools()
 	maps.Copy(funcs, o.Funcs)
-	if h.publisher != nil { // none in a check
-		if t.evicted, err = jet.OpenObjects(ctx, h.publisher, jet.EvictedObjects); err != nil {
+	if h.audit.js != nil { // none in a check
+		if t.evicted, err = jet.OpenObjects(ctx, h.audit.js, jet.EvictedObjects); err != nil {
 			return err
 		}
 	}
 	t.reader = evicted.Reader{Objects: t.evicted, Dir: evictedDir(o.Config.Sections)}
 	reader := evicted.Tool()
 	demo, funcs[reader.Name] = append(demo, reader), readEvicted(t.reader)
-	t.funcs, t.find = funcs, &stageTools{registry: t.registry, defs: map[string]*tool.Definition{},
+	t.funcs, t.find = funcs, &stageTools{registry: t.Registry, defs: map[string]*tool.Definition{},
 		owners: map[string]string{}}
 	if o.Resolve != nil {
-		t.find.registry = o.Resolve(t.registry)
+		t.find.registry = o.Resolve(t.Registry)
 	}
 	if t.desk, err = stages.NewApprovalDesk(o.Config.Sections["approval"], stages.Deps{
 		Tools: t.find, Parser: t.parser, Arguments: t.options, Rules: &t.rules}); err != nil {
 		t.desk = &stages.ApprovalDesk{} // the stage says what is wrong with its section
 	}
-	subjects := messages.Subjects{Root: h.Config.Bus.Root}
-	t.mcpBus = &natstool.MCP{Conn: h.Conn, Subjects: subjects, Log: h.log}
+	h.MCP = &MCP{MCP: &natstool.MCP{Conn: h.Conn, Subjects: t.subjects, Log: h.log}, servers: c.MCPServers}
 	t.target = &toolbox.Target{
 		Approvals: t.desk.Policies, Tools: t.find, Rules: t.rules, Log: o.Log, Parser: t.parser,
-		Filters: h.filter(messages.Tool),
+		Filters: filtersOf(h.Manager, messages.Tool),
 		Executors: toolbox.Executors{"go": funcs, "http": t.http,
-			"nats": &toolbox.NATSExecutor{Requester: &natstool.Client{Conn: h.Conn, Subjects: subjects}}},
+			"nats": &toolbox.NATSExecutor{Requester: &natstool.Client{Conn: h.Conn, Subjects: t.subjects}}},
 		Pool: toolbox.NewPool(toolbox.PoolConfig{
 			CorePool: c.Executor.CorePool, MaxPool: c.Executor.MaxPool, QueueCapacity: c.Executor.QueueCapacity,
 		}),
 	}
 	if servers := mcpServers(c.MCPServers); len(servers) > 0 && o.Roles.Tool {
-		t.mcp = mcp.NewClients(servers, t.registry, Version(), o.Log)
-		t.target.Executors["mcp"] = t.mcp
+		h.MCP.clients = mcp.NewClients(servers, t.Registry, Version(), o.Log)
+		t.target.Executors["mcp"] = h.MCP.clients
 	}
 	maps.Copy(t.target.Executors, o.Executors)
-	h.tools = t
-	defs := make([]tool.Definition, 0, len(c.Tools)+len(demo))
-	for i, ct := range c.Tools {
+	h.Tools = t
+	return t.define(ctx, c.Tools, demo, o.Roles.Tool)
+}
+
+// define registers the tools of the configuration, and the demonstration tools whose names it leaves. Where they run,
+// it warns of headers that could not be sent.
+func (t *Tools) define(ctx context.Context, configured []config.Tool, demo []tool.Definition, run bool) error {
+	defs := make([]tool.Definition, 0, len(configured)+len(demo))
+	for i, ct := range configured {
 		raw, err := json.Marshal(ct)
 		if err != nil {
 			return fmt.Errorf("tool.tools[%d] (%s): %w", i, ct.Name, err)
@@ -120,23 +131,23 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 			defs = append(defs, d)
 		}
 	}
-	if err := t.registry.Refresh(ctx); err != nil {
+	if err := t.Registry.Refresh(ctx); err != nil {
 		return fmt.Errorf("tools: %w", err)
 	}
 	var faults []error
 	var assumed []string
 	for i, d := range defs {
-		if _, err := t.registry.Register(ctx, d); err != nil {
-			if i < len(c.Tools) {
+		if _, err := t.Registry.Register(ctx, d); err != nil {
+			if i < len(configured) {
 				err = fmt.Errorf("tool.tools[%d]: %w", i, err)
 			}
 			faults = append(faults, err)
 		}
 		t.configured[d.Name] = true
-		h.checkTime(&d)
+		t.checkTime(&d)
 		for name, value := range d.Executor.Headers {
-			if _, err := t.http.References.Resolve(value); err != nil && o.Roles.Tool {
-				h.log.Warn("a header of a tool cannot be sent", "tool", d.Ref(), "header", name, "reason", err)
+			if _, err := t.http.References.Resolve(value); err != nil && run {
+				t.log.Warn("a header of a tool cannot be sent", "tool", d.Ref(), "header", name, "reason", err)
 			}
 		}
 		if t.rules.Assumed(&d) {
@@ -144,14 +155,14 @@ func (h *Host) makeTools(ctx context.Context, o Options, stores map[string]pipel
 		}
 	}
 	if len(assumed) > 0 {
-		h.log.Info("these tools declare no effect and count as write: not repeated, not cached; "+
+		t.log.Info("these tools declare no effect and count as write: not repeated, not cached; "+
 			"give them effect: read, or idempotent: true", "tools", assumed)
 	}
 	if err := errors.Join(faults...); err != nil {
 		return err
 	}
-	if left := h.leftover(ctx); len(left) > 0 {
-		h.log.Warn("the registry has tools of an earlier configuration, or of another process's; "+
+	if left := t.leftover(ctx); len(left) > 0 {
+		t.log.Warn("the registry has tools of an earlier configuration, or of another process's; "+
 			"DELETE /v1/tools/{name} removes one", "tools", left)
 	}
 	return nil
@@ -164,45 +175,10 @@ const (
 	maxToolTime = time.Hour
 )
 
-// longest is how long a call may take because its tool may.
-func (h *Host) longest(r pipeline.Request) time.Duration {
-	if r.Kind == messages.Agent {
-		return h.agents.time(r.Agent)
-	}
-	if r.Kind != messages.Tool {
-		return 0
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), lookupTime)
-	defer cancel()
-	d, err := h.tools.find.Get(ctx, r.Tool)
-	if err != nil || d.Timeout.D() <= toolTime {
-		return 0 // an unknown tool is judged by the chain
-	}
-	return min(d.Timeout.D()+toolTime, maxToolTime)
-}
-
 // checkTime warns of a time limit that no call can use up.
-func (h *Host) checkTime(d *tool.Definition) {
+func (t *Tools) checkTime(d *tool.Definition) {
 	if limit := d.Timeout.D(); limit > maxToolTime-toolTime {
-		h.log.Warn("the tool's time limit is longer than a whole tool call may take", "tool", d.Ref(),
+		t.log.Warn("the tool's time limit is longer than a whole tool call may take", "tool", d.Ref(),
 			"timeout", limit, "call", maxToolTime)
 	}
-}
-
-// reviseFault says of a tool call's fault whether its tool may have run.
-func (h *Host) reviseFault(ctx context.Context, c *messages.Call, f *messages.Fault) *messages.Fault {
-	if c.Kind != messages.Tool {
-		return f
-	}
-	return h.tools.target.OutcomeOf(ctx, c, f)
-}
-
-// once reports whether a call's target must not run twice; a model may.
-func (h *Host) once(c *messages.Call) bool {
-	if c.Kind != messages.Tool {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), lookupTime)
-	defer cancel()
-	return h.tools.target.Once(ctx, c)
 }

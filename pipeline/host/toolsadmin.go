@@ -12,10 +12,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/config"
+	"github.com/shallot-nats/shallot/pipeline/evicted"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 	"github.com/shallot-nats/shallot/pipeline/toolbox/natstool"
@@ -23,31 +26,31 @@ import (
 
 // ListTools returns the newest version of each tool, in order of name. Held tools are in it: whoever offers tools to a
 // model leaves them out.
-func (h *Host) ListTools(ctx context.Context) ([]api.ToolInfo, error) {
-	all, err := h.tools.registry.List(ctx)
+func (t *Tools) ListTools(ctx context.Context) ([]api.ToolInfo, error) {
+	all, err := t.Registry.List(ctx)
 	if err != nil {
 		return nil, err
 	}
 	out := make([]api.ToolInfo, 0, len(all))
 	for _, d := range all {
-		out = append(out, h.toolInfo(d))
+		out = append(out, t.toolInfo(d))
 	}
 	return out, nil
 }
 
 // GetTool returns one tool by name, or one version by name@version. An unknown one is the fault tool_not_found.
-func (h *Host) GetTool(ctx context.Context, name string) (api.ToolInfo, error) {
-	d, err := h.tools.registry.Get(ctx, name)
+func (t *Tools) GetTool(ctx context.Context, name string) (api.ToolInfo, error) {
+	d, err := t.Registry.Get(ctx, name)
 	if err != nil {
 		return api.ToolInfo{}, err
 	}
-	return h.toolInfo(d), nil
+	return t.toolInfo(d), nil
 }
 
 // RegisterTool checks and stores a definition that came over the API and returns the tool as it now stands; by says
 // who, for the audit. A definition that could not run is the fault invalid_request, one that would replace a tool of
 // the configuration is conflict. Registering the same definition again changes nothing.
-func (h *Host) RegisterTool(ctx context.Context, definition []byte, by string) (api.ToolInfo, error) {
+func (t *Tools) RegisterTool(ctx context.Context, definition []byte, by string) (api.ToolInfo, error) {
 	if err := config.CheckTool(definition); err != nil {
 		return api.ToolInfo{}, messages.NewFault(messages.InvalidRequest, "tool definition: %v", err).From("registry")
 	}
@@ -55,71 +58,75 @@ func (h *Host) RegisterTool(ctx context.Context, definition []byte, by string) (
 	if err != nil {
 		return api.ToolInfo{}, err
 	}
-	if f := h.reachable(&d); f != nil {
+	if f := t.reachable(&d); f != nil {
 		return api.ToolInfo{}, f
 	}
-	if err := h.Manager.CheckToolStages(messages.Tool, own(&d)); err != nil {
+	if err := t.manager.CheckToolStages(messages.Tool, ownStages(&d)); err != nil {
 		return api.ToolInfo{}, messages.NewFault(messages.InvalidRequest, "tool definition %q: %s",
 			d.Name, messages.AsFault(err, "registry").Message).At("stages").From("registry")
 	}
-	if !h.tools.desk.Known(d.Approval) {
+	if !t.desk.Known(d.Approval) {
 		return api.ToolInfo{}, messages.NewFault(messages.InvalidRequest, "tool definition %q: approval %q is not a "+
 			"policy here; write always, none, or the name of one", d.Name, d.Approval).At("approval").From("registry")
 	}
-	stored, err := h.tools.registry.Register(ctx, d)
+	stored, err := t.Registry.Register(ctx, d)
 	if err != nil {
 		return api.ToolInfo{}, err
 	}
-	h.checkTime(stored)
-	h.toolEvent(ctx, "registered", stored, by)
-	return h.toolInfo(stored), nil
+	t.checkTime(stored)
+	t.toolEvent(ctx, "registered", stored, by)
+	return t.toolInfo(stored), nil
 }
 
 // RemoveTool takes out a tool, or one version of it (name@version). A tool of the configuration stays: conflict.
-func (h *Host) RemoveTool(ctx context.Context, name, by string) error {
+func (t *Tools) RemoveTool(ctx context.Context, name, by string) error {
 	base, _, _ := strings.Cut(name, "@")
-	if h.tools.configured[base] {
+	if t.configured[base] {
 		return messages.NewFault(messages.Conflict,
 			"the tool '%s' is defined by the configuration; take it out there", base).At("tool").From("registry")
 	}
-	d, err := h.tools.registry.Get(ctx, name)
+	d, err := t.Registry.Get(ctx, name)
 	if err != nil {
 		d = &tool.Definition{Name: base} // perhaps one that was withdrawn: its approval can be forgotten
 	}
-	if err := h.tools.registry.Remove(ctx, name); err != nil {
+	if err := t.Registry.Remove(ctx, name); err != nil {
 		return err
 	}
-	h.toolEvent(ctx, "removed", d, by)
+	t.toolEvent(ctx, "removed", d, by)
 	return nil
 }
 
 // ApproveTool lets a held tool run, if the hash is that of the definition as it is now; else conflict.
-func (h *Host) ApproveTool(ctx context.Context, name, hash, by string) (api.ToolInfo, error) {
-	d, err := h.tools.registry.Approve(ctx, name, hash)
+func (t *Tools) ApproveTool(ctx context.Context, name, hash, by string) (api.ToolInfo, error) {
+	d, err := t.Registry.Approve(ctx, name, hash)
 	if err != nil {
 		return api.ToolInfo{}, err
 	}
-	h.toolEvent(ctx, "approved", d, by)
-	return h.toolInfo(d), nil
+	t.toolEvent(ctx, "approved", d, by)
+	return t.toolInfo(d), nil
+}
+
+// ReadEvicted returns a part of an evicted result of the tenant; offset and limit count characters, limit 0 means the
+// usual part. What is not there, or another tenant's, is the fault not_found.
+func (t *Tools) ReadEvicted(ctx context.Context, tenant, path string, offset, limit int) (evicted.Part, error) {
+	return evicted.Read(ctx, t.reader, tenant, path, offset, limit)
 }
 
 // reachable refuses what a definition of the API, or of a service, may not name: see toolbox.Reach.
-func (h *Host) reachable(d *tool.Definition) *messages.Fault {
-	r := toolbox.Reach{Networks: h.tools.networks, Subjects: messages.Subjects{Root: h.Config.Bus.Root},
-		Classes: h.toolClasses()}
+func (t *Tools) reachable(d *tool.Definition) *messages.Fault {
+	r := toolbox.Reach{Networks: t.networks, Subjects: t.subjects, Classes: t.classes}
 	return r.Check(d)
 }
 
 // queue is the class of a tool's calls. A concurrency group that no configuration names is not a class: its tools
 // are of their executor's.
-func (h *Host) queue(d *tool.Definition) (string, error) {
-	classes := h.toolClasses()
-	if c := d.Class(); slices.Contains(classes, c) {
+func (t *Tools) queue(d *tool.Definition) (string, error) {
+	if c := d.Class(); slices.Contains(t.classes, c) {
 		return c, nil
 	}
 	plain := *d
 	plain.ConcurrencyGroup = ""
-	if c := plain.Class(); slices.Contains(classes, c) {
+	if c := plain.Class(); slices.Contains(t.classes, c) {
 		return c, nil
 	}
 	f := messages.NewFault(messages.TargetAbsent, "tool '%s': nothing in this installation runs executors of kind %s",
@@ -128,9 +135,9 @@ func (h *Host) queue(d *tool.Definition) (string, error) {
 	return "", f.From(messages.TargetOrigin)
 }
 
-func (h *Host) toolInfo(d *tool.Definition) api.ToolInfo {
-	e := h.tools.rules.Effective(d)
-	queue, err := h.queue(d)
+func (t *Tools) toolInfo(d *tool.Definition) api.ToolInfo {
+	e := t.rules.Effective(d)
+	queue, err := t.queue(d)
 	if err != nil {
 		queue = d.Class()
 	}
@@ -165,18 +172,18 @@ func bareURL(s string) string {
 }
 
 // discovery looks for the tools of micro services.
-func (h *Host) discovery(lease pipeline.Store) *natstool.Discovery {
-	event := func(ctx context.Context, what string, d *tool.Definition) { h.toolEvent(ctx, what, d, "discovery") }
-	return &natstool.Discovery{Conn: h.Conn, Registry: h.tools.registry, Lease: lease, Check: h.reachable,
-		Event: event, Log: h.log}
+func (t *Tools) discovery(conn *nats.Conn, lease pipeline.Store) *natstool.Discovery {
+	event := func(ctx context.Context, what string, d *tool.Definition) { t.toolEvent(ctx, what, d, "discovery") }
+	return &natstool.Discovery{Conn: conn, Registry: t.Registry, Lease: lease, Check: t.reachable,
+		Event: event, Log: t.log}
 }
 
 // toolEvent records who changed the registry.
-func (h *Host) toolEvent(ctx context.Context, what string, d *tool.Definition, by string) {
-	h.log.InfoContext(ctx, "tool "+what, "tool", d.Ref(), "source", d.Source, "by", by)
+func (t *Tools) toolEvent(ctx context.Context, what string, d *tool.Definition, by string) {
+	t.log.InfoContext(ctx, "tool "+what, "tool", d.Ref(), "source", d.Source, "by", by)
 	record := map[string]string{"what": what, "tool": d.Ref(), "hash": d.Hash, "source": string(d.Source), "by": by}
-	_ = h.publish(ctx, "tool", record) // kept if it cannot be written
-	h.recordDeed(ctx, deed{Action: "tool-" + what, What: d.Ref(), Detail: d.Hash, By: by}, nil)
+	_ = t.audit.publish(ctx, "tool", record) // kept if it cannot be written
+	t.audit.deed(ctx, deed{Action: "tool-" + what, What: d.Ref(), Detail: d.Hash, By: by}, nil)
 }
 
 // apiNetworks reads tool.api-networks.
@@ -196,14 +203,14 @@ func apiNetworks(list []string) ([]netip.Prefix, error) {
 
 // leftover names the tools of the operator that the store still has and this configuration does not: they go on
 // running until somebody removes them, because another process may have them in its configuration.
-func (h *Host) leftover(ctx context.Context) []string {
-	all, err := h.tools.registry.List(ctx)
+func (t *Tools) leftover(ctx context.Context) []string {
+	all, err := t.Registry.List(ctx)
 	if err != nil {
 		return nil
 	}
 	left := map[string]bool{}
 	for _, d := range all {
-		if d.Source == tool.Operator && !h.tools.configured[d.Name] {
+		if d.Source == tool.Operator && !t.configured[d.Name] {
 			left[d.Name] = true
 		}
 	}

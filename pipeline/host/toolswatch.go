@@ -17,12 +17,12 @@ const (
 	toolsAgain = 5 * time.Minute
 )
 
-// refreshTools reads the registry again when its bucket has changed, so that a tool that another process registered is
+// refresh reads the registry again when its bucket has changed, so that a tool that another process registered is
 // known. It watches the bucket: a process at rest asks for nothing.
-func (h *Host) refreshTools(ctx context.Context) {
+func (t *Tools) refresh(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := h.followTools(ctx); err != nil && ctx.Err() == nil {
-			h.log.Debug("the tool registry cannot be followed", "err", err)
+		if err := t.follow(ctx); err != nil && ctx.Err() == nil {
+			t.log.Debug("the tool registry cannot be followed", "err", err)
 		}
 		pause(ctx, 2*time.Second)
 	}
@@ -30,12 +30,12 @@ func (h *Host) refreshTools(ctx context.Context) {
 
 var errToolsWatch = errors.New("the watch of the tools ended")
 
-// followTools returns when the bucket can be watched or read no more. The watch begins before the first reading, so no
+// follow returns when the bucket can be watched or read no more. The watch begins before the first reading, so no
 // change falls between the two.
-func (h *Host) followTools(ctx context.Context) error {
+func (t *Tools) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the watch
-	kv, err := h.publisher.KeyValue(ctx, jet.ToolsBucket)
+	kv, err := t.audit.js.KeyValue(ctx, jet.ToolsBucket)
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func (h *Host) followTools(ctx context.Context) error {
 	again := time.NewTicker(toolsAgain)
 	defer again.Stop()
 	for {
-		if err := h.tools.registry.Refresh(ctx); err != nil {
+		if err := t.Registry.Refresh(ctx); err != nil {
 			return err
 		}
 		select {

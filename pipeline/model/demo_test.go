@@ -47,12 +47,12 @@ func TestDemoSlowStopsWithItsCaller(t *testing.T) {
 	e := endpoint(t, "http://127.0.0.1:1")
 	ctx, cancel := context.WithCancel(t.Context())
 	c := messages.NewCall(messages.Model, "t", []byte(`{"model":"demo/slow","messages":[{"role":"user","content":"`+
-		strings.Repeat("w ", 200)+`"}]}`))
+		strings.Repeat("w ", 2000)+`"}]}`))
 	c.Stream = true
 	begin := time.Now()
 	err := e.Do(ctx, c, func([]byte) error { cancel(); return nil })
 	require.ErrorIs(t, err, context.Canceled)
-	require.Less(t, time.Since(begin), 6*time.Second, "the whole answer takes twelve")
+	require.Less(t, time.Since(begin), time.Minute, "the whole answer takes two")
 }
 
 func TestDemoTools(t *testing.T) {

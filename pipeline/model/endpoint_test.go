@@ -61,8 +61,8 @@ func endpoint(t *testing.T, base string, change ...func(*model.Config)) *model.E
 	table, err := model.NewTable(model.Provider{Name: "up", BaseURL: base, APIKey: model.NewSecret(key),
 		KeyEnv: "UP_KEY"}, model.Demo())
 	require.NoError(t, err)
-	c := model.Config{Table: table, Timeouts: model.Timeouts{Connect: time.Second, FirstToken: 5 * time.Second,
-		Idle: 5 * time.Second, Total: 10 * time.Second}}
+	c := model.Config{Table: table, Timeouts: model.Timeouts{Connect: 30 * time.Second,
+		FirstToken: 30 * time.Second, Idle: 30 * time.Second, Total: time.Minute}}
 	for _, f := range change {
 		f(&c)
 	}
@@ -323,7 +323,7 @@ func TestConnectionFaults(t *testing.T) {
 		require.Equal(t, messages.Cancelled, c.Fault.Code)
 		select {
 		case <-gone:
-		case <-time.After(time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("the provider still works")
 		}
 	})

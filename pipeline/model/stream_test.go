@@ -171,7 +171,7 @@ func TestStreamThatBreaks(t *testing.T) {
 					case name == "silence" && when == "before":
 						c.Timeouts.FirstToken = 100 * time.Millisecond
 					case name == "silence":
-						c.Timeouts.Idle = 100 * time.Millisecond
+						c.Timeouts.Idle = 300 * time.Millisecond
 					case name == "keep-alives for ever" && when == "before":
 						c.Timeouts.FirstToken = 300 * time.Millisecond
 					case name == "keep-alives for ever":
@@ -211,7 +211,7 @@ func TestStreamWithoutDoneThatStaysOpen(t *testing.T) {
 		sse(w, chunkText("ab"), finishChunk)
 		<-r.Context().Done()
 	})
-	e := endpoint(t, u.URL, func(c *model.Config) { c.Timeouts.Idle = 50 * time.Millisecond })
+	e := endpoint(t, u.URL, func(c *model.Config) { c.Timeouts.Idle = 300 * time.Millisecond })
 	c, _ := ask(t.Context(), e, `{"model":"m","stream":true}`, true)
 	require.Nil(t, c.Fault)
 	require.Equal(t, "ab", text(c))

@@ -312,7 +312,7 @@ func storeTTL(t *testing.T, s pipeline.Store) {
 	require.EventuallyWithT(t, func(c *assertT) {
 		_, err := s.Get(ctx, "short")
 		require.ErrorIs(c, err, pipeline.ErrNotFound)
-	}, StoreTTL+10*time.Second, 50*time.Millisecond)
+	}, StoreTTL+30*time.Second, 50*time.Millisecond)
 	require.GreaterOrEqual(t, time.Since(begin), StoreTTL, "not gone before its end")
 	keys, err := s.Keys(ctx, "")
 	require.NoError(t, err)

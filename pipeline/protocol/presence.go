@@ -48,16 +48,20 @@ func (p *Presence) Refreshed(now time.Duration) {
 }
 
 // Marked says that a process's mark is there, and for which stages and classes. New processes are pinged once, which
-// measures their clocks. It reports whether the mark is new, or says something else than before.
+// measures their clocks; so are those whose marks had ended, for a machine that was suspended comes back with another
+// clock. It reports whether the mark is new, or says something else than before.
 func (p *Presence) Marked(now time.Duration, name string, groups []string, out []Effect) ([]Effect, bool) {
 	m, known := p.processes[name]
 	if !known {
 		m = p.add(name)
 	}
+	if known && !m.marked {
+		m.trip = 0
+	}
 	appeared := !m.marked || !slices.Equal(m.groups, groups)
 	m.marked, m.deleted, m.gone, m.groups = true, false, false, groups
 	m.off = m.off && !appeared
-	if !known {
+	if m.trip == 0 {
 		out = append(out, Effect{Kind: Ping, To: name, At: now})
 	}
 	return out, appeared

@@ -107,7 +107,7 @@ func failsOnce(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
 
 func ended(t *testing.T, n *bus.Node, r pipeline.Request) *messages.Call {
 	t.Helper()
-	r.Kind, r.Deadline = messages.Model, time.Now().Add(20*time.Second)
+	r.Kind, r.Deadline = messages.Model, time.Now().Add(55*time.Second)
 	r.Body = []byte(
 		`{"model":"gpt-4o","temperature":0.5,"max_tokens":9,"messages":[{"role":"user","content":"` + secret + `"}]}`,
 	)
@@ -121,7 +121,7 @@ func ended(t *testing.T, n *bus.Node, r pipeline.Request) *messages.Call {
 // tree waits for so many spans and returns them as lines, each indented below its parent; all must be of one trace.
 func tree(t *testing.T, spans *tracetest.InMemoryExporter, n int) (lines []string, by map[string]tracetest.SpanStub) {
 	t.Helper()
-	require.Eventually(t, func() bool { return len(spans.GetSpans()) >= n }, 10*time.Second, time.Millisecond, "%d spans",
+	require.Eventually(t, func() bool { return len(spans.GetSpans()) >= n }, 30*time.Second, time.Millisecond, "%d spans",
 		n)
 	all := spans.GetSpans()
 	require.Len(t, all, n)

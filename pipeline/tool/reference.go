@@ -3,10 +3,11 @@ package tool
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"github.com/shallot-nats/shallot/pipeline/files"
 )
 
 // References resolves the references in the header values of a definition, in the process that sends the request:
@@ -57,8 +58,11 @@ func (r References) look(name string) (string, error) {
 	return "", fmt.Errorf("the variable %s is not set", name)
 }
 
+// maxSecret bounds the file of a secret, in bytes.
+const maxSecret = 1 << 20
+
 func readSecret(file, what string) (string, error) {
-	b, err := os.ReadFile(file)
+	b, err := files.Read(file, maxSecret)
 	if err != nil {
 		return "", fmt.Errorf("%s cannot be read", what)
 	}

@@ -48,7 +48,7 @@ func TestGoexit(t *testing.T) {
 		}
 		require.Equal(t, want, f.Code, "a tool that ends without an answer has not succeeded")
 		require.False(t, c.HasReply())
-		require.Eventually(t, func() bool { return pool.Running() == 0 }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return pool.Running() == 0 }, 30*time.Second, time.Millisecond)
 	}
 }
 
@@ -162,7 +162,7 @@ func TestHTTPSlowLoris(t *testing.T) {
 		Pool: pool}
 	require.Equal(t, messages.ToolTimeout, faultOf(t, target.Do(t.Context(), call("x", `{}`), noEmit)).Code)
 	<-gone
-	require.Eventually(t, func() bool { return pool.Running() == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return pool.Running() == 0 }, 30*time.Second, time.Millisecond)
 }
 
 // A tool that does not come from the operator's file reaches no address inside, by whatever name; the address is looked

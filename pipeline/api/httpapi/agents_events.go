@@ -41,7 +41,7 @@ func (s *agentFace) follow(w http.ResponseWriter, r *http.Request, tenant, agent
 	defer cancel()
 	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.writeTimeout}
 	w.Header().Set("Location", runPath(agent, run))
-	e.raw([]byte(": run " + run + "\n\n"))
+	e.raw(": run " + run + "\n\n")
 	news := make(chan api.RunEvent)
 	followed, ends := make(chan error, 1), make(chan *messages.Call, 1)
 	var work sync.WaitGroup
@@ -118,11 +118,6 @@ func endEvent(c *messages.Call) api.RunEvent {
 
 // runEvent writes an event of a run, with its id.
 func (e *events) runEvent(ev api.RunEvent) {
-	b := e.buf[:0]
-	if ev.ID != "" {
-		b = append(append(append(b, "id: "...), ev.ID...), '\n')
-	}
-	b = append(append(append(b, "event: "...), ev.Type...), "\ndata: "...)
-	e.buf = append(append(b, oneLine(ev.Data)...), "\n\n"...)
-	e.raw(e.buf)
+	e.id = ev.ID
+	e.event(ev.Type, oneLine(ev.Data))
 }

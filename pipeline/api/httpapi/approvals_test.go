@@ -17,7 +17,7 @@ func withApprovals(t *testing.T, h *host.Host, edit func(*Config, *Deps)) *testG
 	t.Helper()
 	return start(t, &apitest.Entry{}, func(c *Config, p *Deps) {
 		c.Embedded = true
-		p.Entry, p.Tools, p.Approvals = h.Entry(), h, h
+		p.Entry, p.Tools, p.Approvals = h.Entry(), h.Tools, h.Approvals
 		if edit != nil {
 			edit(c, p)
 		}
@@ -63,7 +63,7 @@ func TestApprovalsOverHTTP(t *testing.T) {
 	require.Equal(t, []string{"decided", "approve", "open/ann"},
 		[]string{gjson.Get(done.Body, "status").Str, gjson.Get(done.Body, "decision").Str, gjson.Get(done.Body, "by").Str})
 	var end apitest.Reply
-	require.Eventually(t, func() bool { end = g.Do(t, "GET", place, ""); return end.StatusCode == 200 }, 10*time.Second,
+	require.Eventually(t, func() bool { end = g.Do(t, "GET", place, ""); return end.StatusCode == 200 }, 30*time.Second,
 		20*time.Millisecond)
 	require.JSONEq(t, `{"sum":9007199254740994}`, end.Body)
 	require.Contains(t, end.Body, "9007199254740994")
@@ -103,7 +103,7 @@ func TestApprovalsAreControl(t *testing.T) {
 	require.Eventually(t, func() bool {
 		r := g.Do(t, "GET", held.Header.Get("Location"), "", asAcme)
 		return r.Header.Get("Shallot-Fault") == string(messages.Blocked) && strings.Contains(r.Message(), "no")
-	}, 10*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 
 	open := withApprovals(t, h, func(c *Config, p *Deps) { p.Keys, c.Addr = twoTenants(t), "0.0.0.0:8080" })
 	for _, path := range []string{"/v1/approvals", at} {

@@ -99,7 +99,7 @@ func (s *callSurface) followCalls(w http.ResponseWriter, r *http.Request, _ api.
 	ctx, cancel := s.untilHalt(r.Context())
 	defer cancel()
 	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.writeTimeout}
-	e.raw([]byte(": what happens, as it happens\n\n"))
+	e.raw(": what happens, as it happens\n\n")
 	if r.Method == http.MethodHead {
 		return
 	}

@@ -22,7 +22,7 @@ import (
 // modelFace serves model calls in all wires but that of Responses, the lists of models, and the ends of calls.
 type modelFace struct {
 	*callRunner
-	models func(ctx context.Context) []ModelInfo
+	models func(ctx context.Context) []api.ModelInfo
 	kept   *responses.Kept // nil: streams are not kept
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 )
 
@@ -28,9 +29,10 @@ func start(t *testing.T, entry *apitest.Entry, edit func(*Config, *Deps)) *testG
 	c := Config{Addr: "127.0.0.1:8080", Admin: "127.0.0.1:8081"}
 	p := Deps{
 		Entry: entry, NewFollower: func([]byte) Follower { return &apitest.PlainFollower{} },
-		Models: func(context.Context) []ModelInfo {
-			return []ModelInfo{{"m1", 1700000000, "demo"}, {"org/m2", 1700000001, "demo"},
-				{"agent/helper", 1700000002, "shallot"}}
+		Models: func(context.Context) []api.ModelInfo {
+			return []api.ModelInfo{{ID: "m1", Created: 1700000000, OwnedBy: "demo"},
+				{ID: "org/m2", Created: 1700000001, OwnedBy: "demo"},
+				{ID: "agent/helper", Created: 1700000002, OwnedBy: "shallot"}}
 		},
 		Log: slog.New(slog.NewJSONHandler(log, nil)),
 	}

@@ -9,15 +9,6 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
-// Check is one condition of readiness. Reason says why it fails, or what was found. State is degraded or unknown where
-// that does not make the gateway unready.
-type Check struct {
-	Name   string `json:"name"`
-	OK     bool   `json:"ok"`
-	State  string `json:"state,omitempty"`
-	Reason string `json:"reason,omitempty"`
-}
-
 // probes are the paths of health; the first asks only whether the process lives.
 var probes = []string{"/livez", "/readyz", "/healthz", "/health"}
 
@@ -37,12 +28,12 @@ const readyTime = 5 * time.Second
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), readyTime)
 	defer cancel()
-	checks := []Check{}
+	checks := []api.Check{}
 	if s.Ready != nil {
 		checks = append(checks, s.Ready(ctx)...)
 	}
 	if s.stopping.Load() {
-		checks = append(checks, Check{Name: "gateway", Reason: "it is stopping"})
+		checks = append(checks, api.Check{Name: "gateway", Reason: "it is stopping"})
 	}
 	status, word := http.StatusOK, "ok"
 	for _, c := range checks {
@@ -54,7 +45,7 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	api.WriteJSON(w, status, append(rawjson.Encode(struct {
-		Status string  `json:"status"`
-		Checks []Check `json:"checks"`
+		Status string      `json:"status"`
+		Checks []api.Check `json:"checks"`
 	}{word, checks}), '\n'))
 }

@@ -46,7 +46,7 @@ stages:
 	result := func(call, want string) {
 		require.Equal(t, 200, g.Do(t, "POST", "/v1/approvals/"+call, `{"decision":"approve"}`).StatusCode)
 		require.Eventually(t, func() bool { return strings.TrimSpace(g.Do(t, "GET", "/v1/results/"+call, "").Body) == want },
-			10*time.Second, 20*time.Millisecond)
+			30*time.Second, 20*time.Millisecond)
 	}
 	result(held.Header.Get("Shallot-Call"), `{"text":"hi"}`)
 
@@ -98,7 +98,7 @@ func TestKeysForSomeTools(t *testing.T) {
 	require.Equal(t, 200, g.Do(t, "POST", at, `{"decision":"approve"}`, apitest.AuthOp).StatusCode)
 	place := held.Header.Get("Location")
 	require.Eventually(t, func() bool { return g.Do(t, "GET", place, "", apitest.AuthA).StatusCode == 200 },
-		10*time.Second, 20*time.Millisecond)
+		30*time.Second, 20*time.Millisecond)
 	g.Do(t, "GET", place, "", apitest.AuthB).IsFault(t, messages.NotFound)
 }
 

@@ -10,12 +10,12 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/goccy/go-yaml"
 
 	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/files"
 )
 
 // PepperEnv names the environment variable of the server's pepper. With a pepper, a stolen keys file cannot even be
@@ -50,9 +50,12 @@ type storedKey struct {
 	id   api.Identity
 }
 
+// maxKeysFile bounds a keys-file, in bytes: a hundred thousand keys.
+const maxKeysFile = 32 << 20
+
 // LoadKeys reads a keys-file, YAML or JSON: {keys: [...]}.
 func LoadKeys(path, pepper string) (*KeyStore, error) {
-	raw, err := os.ReadFile(path)
+	raw, err := files.Read(path, maxKeysFile)
 	if err != nil {
 		return nil, fmt.Errorf("http.keys-file: %w", err)
 	}

@@ -74,7 +74,7 @@ func (s *responseFace) followResponse(w http.ResponseWriter, r *http.Request, o 
 	ctx, cancel := s.untilHalt(r.Context())
 	defer cancel()
 	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.writeTimeout, wire: messages.ResponsesWire}
-	e.raw([]byte(": following\n\n"))
+	e.raw(": following\n\n")
 	beat, pause := time.NewTicker(s.heartbeat), time.NewTicker(followPause)
 	defer beat.Stop()
 	defer pause.Stop()

@@ -136,9 +136,9 @@ func TestPanicsBecomeAnswers(t *testing.T) {
 
 func TestHealth(t *testing.T) {
 	t.Parallel()
-	checks := []Check{{Name: "nats", OK: true}, {Name: "streams", OK: true, Reason: "2 of 2"}}
+	checks := []api.Check{{Name: "nats", OK: true}, {Name: "streams", OK: true, Reason: "2 of 2"}}
 	g := start(t, &apitest.Entry{}, func(_ *Config, p *Deps) {
-		p.Ready = func(context.Context) []Check { return checks }
+		p.Ready = func(context.Context) []api.Check { return checks }
 		p.Keys = twoTenants(t)
 	})
 	require.Equal(t, 200, g.Do(t, "GET", "/livez", "").StatusCode)
@@ -148,12 +148,12 @@ func TestHealth(t *testing.T) {
 		require.JSONEq(t,
 			`{"status":"ok","checks":[{"name":"nats","ok":true},{"name":"streams","ok":true,"reason":"2 of 2"}]}`, got.Body)
 	}
-	checks[0] = Check{Name: "nats", Reason: "not connected since 3s"}
+	checks[0] = api.Check{Name: "nats", Reason: "not connected since 3s"}
 	got := g.Do(t, "GET", "/readyz", "")
 	require.Equal(t, 503, got.StatusCode)
 	require.Equal(t, "not connected since 3s", gjson.Get(got.Body, "checks.0.reason").Str)
 	require.Equal(t, 200, g.Do(t, "GET", "/livez", "").StatusCode)
-	checks[0] = Check{Name: "nats", OK: true}
+	checks[0] = api.Check{Name: "nats", OK: true}
 	g.s.stopping.Store(true)
 	require.Equal(t, 503, g.Do(t, "GET", "/readyz", "").StatusCode)
 }

@@ -69,13 +69,6 @@ func (c *Config) fill() {
 	}
 }
 
-// ModelInfo is one row of GET /v1/models.
-type ModelInfo struct {
-	ID      string
-	Created int64 // Unix seconds
-	OwnedBy string
-}
-
 // Follower decides which bytes of a streamed call the caller may see; stream.Follower implements it.
 type Follower interface {
 	Delta(d pipeline.Delta) [][]byte
@@ -94,12 +87,12 @@ type Surface struct {
 // Deps are what the server depends on. Keys may be nil: no keys-file.
 type Deps struct {
 	Entry       pipeline.Entry
-	Models      func(ctx context.Context) []ModelInfo
+	Models      func(ctx context.Context) []api.ModelInfo
 	Control     pipeline.Control
 	Dead        pipeline.DeadLetters
 	Tools       ToolService
 	Approvals   api.ApprovalService
-	Ready       func(ctx context.Context) []Check
+	Ready       func(ctx context.Context) []api.Check
 	NewFollower func(request []byte) Follower // nil: stream.NewFollower
 	Keys        *KeyStore
 	Todo        *TodoLists

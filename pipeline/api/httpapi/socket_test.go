@@ -19,7 +19,7 @@ func dial(t *testing.T, g *testGateway) *net.TCPConn {
 	c, err := net.Dial("tcp", g.Server.Listener.Addr().String())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
-	require.NoError(t, c.SetDeadline(time.Now().Add(20*time.Second)))
+	require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
 	return c.(*net.TCPConn)
 }
 

@@ -94,7 +94,7 @@ func (s *callRunner) streamTo(w http.ResponseWriter, r *http.Request, pending pi
 		case done := <-ended: // Wait has returned: no more deltas come, and only this goroutine uses the follower
 			chunks, marks := q.take()
 			e.marks = marks
-			e.write(chunks)
+			e.add(chunks)
 			if cause := context.Cause(ctx); e.started && e.err == nil && errors.Is(cause, errStopping) && done.err != nil {
 				done.call = pending.Stop() // nil: it goes on elsewhere
 			}
@@ -123,6 +123,7 @@ var errSlowReader = errors.New("the reader of the stream is too slow")
 
 // endStream writes what the follower still holds, then the end.
 func (s *callRunner) endStream(e *events, r *http.Request, f Follower, c *messages.Call) {
+	defer e.flush()
 	ended(e.w, c)
 	chunks, fault := f.End(c)
 	if fault == nil {
@@ -143,7 +144,7 @@ func (s *callRunner) endStream(e *events, r *http.Request, f Follower, c *messag
 			return
 		}
 	}
-	e.write(chunks)
+	e.add(chunks)
 	if n := len(chunks); n > 0 && wires.Name(chunks[n-1]) == "response.failed" {
 		return // it has said so
 	}
@@ -203,8 +204,11 @@ type events struct {
 	next  int         // number of the next event, where events have numbers
 	id    string      // of the next event, if it has one
 	kept  *keeping    // nil: the stream is not kept
-	buf   []byte
+	buf   []byte      // events that wait for flush
 }
+
+// eventBatch is how many bytes of events wait at most until they are written.
+const eventBatch = 32 << 10
 
 func (e *events) start() {
 	e.started = true
@@ -216,18 +220,25 @@ func (e *events) start() {
 	e.w.WriteHeader(http.StatusOK)
 }
 
-// write sends each chunk as an event.
+// write sends each chunk as an event. Those that come together go out together, because a write costs more than an
+// event.
 func (e *events) write(chunks [][]byte) {
+	e.add(chunks)
+	e.flush()
+}
+
+// add is write, but what it wrote last may wait for flush.
+func (e *events) add(chunks [][]byte) {
 	if len(chunks) > 0 {
 		e.kept.add(chunks)
 	}
 	for _, c := range chunks {
 		if e.tool {
-			e.event(toolEvent(c))
+			e.put(toolEvent(c))
 			continue
 		}
 		e.id = e.kept.next()
-		e.event(wires.Name(c), oneLine(c))
+		e.put(wires.Name(c), oneLine(c))
 		if n := responses.Number(c); n >= 0 {
 			e.next = n + 1
 		}
@@ -236,8 +247,13 @@ func (e *events) write(chunks [][]byte) {
 
 func (e *events) send(data []byte) { e.event("", data) }
 
+// event sends one event, after those that wait.
 func (e *events) event(name string, data []byte) {
-	e.buf = e.buf[:0]
+	e.put(name, data)
+	e.flush()
+}
+
+func (e *events) put(name string, data []byte) {
 	if e.id != "" {
 		e.buf = append(append(append(e.buf, "id: "...), e.id...), '\n')
 		e.id = ""
@@ -246,14 +262,19 @@ func (e *events) event(name string, data []byte) {
 		e.buf = append(append(append(e.buf, "event: "...), name...), '\n')
 	}
 	e.buf = append(e.buf, "data: "...)
-	e.buf = append(e.buf, data...)
-	e.raw(append(e.buf, "\n\n"...))
+	e.buf = append(append(e.buf, data...), "\n\n"...)
+	if !e.started && e.err == nil {
+		e.start()
+	}
+	if len(e.buf) >= eventBatch {
+		e.flush()
+	}
 }
 
 // ping keeps proxies from closing an idle stream. Before the first chunk there is no stream to keep open.
 func (e *events) ping() {
 	if e.started {
-		e.raw([]byte(": ping\n\n"))
+		e.raw(": ping\n\n")
 	}
 }
 
@@ -269,9 +290,17 @@ func (e *events) fail(f *messages.Fault) {
 	e.event(name, oneLine(shapeOf(e.w)(f, e.w.Header().Get("X-Request-Id"))))
 }
 
-// raw writes and flushes one event in one write, within the time that the reader has for it.
-func (e *events) raw(b []byte) {
-	if e.err != nil {
+// raw sends an event, or a comment, as it is.
+func (e *events) raw(text string) {
+	e.buf = append(e.buf, text...)
+	e.flush()
+}
+
+// flush writes the events that wait in one write, within the time that the reader has for it.
+func (e *events) flush() {
+	b := e.buf
+	e.buf = b[:0]
+	if len(b) == 0 || e.err != nil {
 		return
 	}
 	if !e.started {

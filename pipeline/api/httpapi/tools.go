@@ -13,7 +13,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool"
 )
 
-// ToolService is what the tool endpoints ask about tools; host.Host implements it. Its errors are faults.
+// ToolService is what the tool endpoints ask about tools; host.Tools is it. Its errors are faults.
 type ToolService interface {
 	ListTools(ctx context.Context) ([]api.ToolInfo, error)
 	GetTool(ctx context.Context, name string) (api.ToolInfo, error)

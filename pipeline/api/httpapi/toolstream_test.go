@@ -186,7 +186,7 @@ func installation(t *testing.T, config string, funcs toolbox.GoFuncs) (url strin
 		Log: apitest.Log(t), Funcs: funcs, Getenv: func(string) string { return "" }})
 	require.NoError(t, err)
 	s, err := New(Config{Addr: "127.0.0.1:8080"},
-		Deps{Entry: h.Entry(), Tools: h, NewFollower: func(r []byte) Follower { return stream.NewFollower(r) },
+		Deps{Entry: h.Entry(), Tools: h.Tools, NewFollower: func(r []byte) Follower { return stream.NewFollower(r) },
 			Log: apitest.Log(t)})
 	require.NoError(t, err)
 	ts := httptest.NewServer(s.Handler())

@@ -45,7 +45,7 @@ func (f *Server) agentTools() (out []*tool.Definition) {
 
 // tools are all that is listed: the tools of the registry, and the agents whose name no tool has.
 func (f *Server) tools(ctx context.Context) ([]*tool.Definition, error) {
-	out, err := f.Source.Tools(ctx)
+	out, err := f.Tools.List(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -24,7 +24,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool/approval"
 )
 
-// ApprovalService is what the server needs for calls that wait for a person; host.Host implements it.
+// ApprovalService is what the server needs for calls that wait for a person; host.Approvals is it.
 type ApprovalService interface {
 	api.ApprovalService
 	StateKey(ctx context.Context) ([]byte, error)

@@ -19,14 +19,14 @@ import (
 // approvalGateway is a gateway with an MCP face on the installation.
 func approvalGateway(t *testing.T, h *host.Host, edit func(*httpapi.Config, *httpapi.Deps)) apitest.Client {
 	t.Helper()
-	server, err := New(Options{Entry: h.Entry(), Source: h, GracefulIsError: true,
-		Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
+	server, err := New(Options{Entry: h.Entry(), Tools: h.Tools.Registry, Upstreams: h.MCP, Tasks: h.Node,
+		GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
-	server.Approvals = h
+	server.Approvals = h.Approvals
 	t.Cleanup(server.Close)
 	return serveMCP(t, h.Entry(), server, func(c *httpapi.Config, p *httpapi.Deps) {
 		c.Embedded = true
-		p.Tools, p.Approvals = h, h
+		p.Tools, p.Approvals = h.Tools, h.Approvals
 		if edit != nil {
 			edit(c, p)
 		}
@@ -127,7 +127,7 @@ func TestMCPApprovalByState(t *testing.T) {
 	bad = *again
 	bad.InputResponses = mcp.InputResponseMap{questionID: apitest.Filled(map[string]any{"decision": "approve"})}
 	refused(s, &bad, "may not decide")
-	_, err := h.Approval(t.Context(), "ta", id)
+	_, err := h.Approvals.Approval(t.Context(), "ta", id)
 	require.NoError(t, err, "still waiting")
 
 	got := make(chan *mcp.CallToolResult, 1)
@@ -136,7 +136,7 @@ func TestMCPApprovalByState(t *testing.T) {
 		r, _ := back.CallTool(context.WithoutCancel(t.Context()), again)
 		got <- r
 	}()
-	require.NoError(t, h.Decide(t.Context(), "ta", id, json.RawMessage(`"approve"`), "ann"))
+	require.NoError(t, h.Approvals.Decide(t.Context(), "ta", id, json.RawMessage(`"approve"`), "ann"))
 	select {
 	case r := <-got:
 		require.NotNil(t, r)
@@ -161,7 +161,7 @@ func TestMCPApprovalForOlderClients(t *testing.T) {
 	id, _ := r.Meta["shallot/call"].(string)
 	require.Contains(t, apitest.TextOf(t, r), id)
 	require.Contains(t, apitest.TextOf(t, r), "/v1/results/"+id)
-	require.NoError(t, h.Decide(t.Context(), "default", id, json.RawMessage(`"approve"`), "ann"))
+	require.NoError(t, h.Approvals.Decide(t.Context(), "default", id, json.RawMessage(`"approve"`), "ann"))
 	again := apitest.AddBig()
 	again.Meta = mcp.Meta{metaState: r.Meta[metaState]}
 	require.Equal(t, `{"sum":9007199254740994}`, apitest.TextOf(t, apitest.CallTool(t, s, again)))
@@ -176,7 +176,7 @@ func TestStateKeyIsShared(t *testing.T) {
 	keys := make(chan []byte, 8)
 	for range cap(keys) {
 		go func() {
-			k, _ := h.StateKey(context.Background())
+			k, _ := h.Approvals.StateKey(context.Background())
 			keys <- k
 		}()
 	}

@@ -53,7 +53,7 @@ func (f *Server) Handler(limit int64) http.Handler {
 				wireError(w, fault.HTTPStatus(), nil, code, fault.Message)
 				return
 			}
-			if f.tasks != nil && sessionless(r, in) {
+			if f.Tasks != nil && sessionless(r, in) {
 				refused = taskRefusal(r, in, body)
 			}
 			r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))

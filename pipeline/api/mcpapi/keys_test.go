@@ -28,9 +28,9 @@ import (
 // withServer is a registry with one MCP server behind, "files", that has a prompt, a resource and a template.
 type withServer struct{ *fakeTools }
 
-func (withServer) MCPNames() (names, prefixes []string) { return []string{"files"}, []string{"files_"} }
+func (withServer) Servers() (names, prefixes []string) { return []string{"files"}, []string{"files_"} }
 
-func (withServer) AskMCP(_ context.Context, _, method string, _ any) (json.RawMessage, error) {
+func (withServer) Ask(_ context.Context, _, method string, _ any) (json.RawMessage, error) {
 	switch method {
 	case tool.MCPPrompts:
 		return json.RawMessage(`[{"name":"sum"}]`), nil
@@ -94,7 +94,7 @@ func TestMCPKeyLimits(t *testing.T) {
 					return len(l.Resources)
 				}
 				if want.resource {
-					require.Eventually(t, func() bool { return prompts() == 1 && resources() == 1 }, 10*time.Second,
+					require.Eventually(t, func() bool { return prompts() == 1 && resources() == 1 }, 30*time.Second,
 						10*time.Millisecond)
 				}
 				templates, err := s.ListResourceTemplates(t.Context(), nil)

@@ -91,6 +91,6 @@ func TestMCPLogMessages(t *testing.T) {
 			seen[<-got] = true
 		}
 		return len(seen) >= len(want)
-	}, 10*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	require.Equal(t, want, seen)
 }

@@ -24,7 +24,7 @@ func TestTheCallOfARequestIsBelowTheTraceOfWhoMeasures(t *testing.T) {
 	var mu sync.Mutex
 	told := map[string][]string{} // by method: the trace of the caller, the tool, the fault
 	server, err := New(Options{
-		Entry: entry, Source: &fakeTools{defs: []*tool.Definition{toolDef("add", "go")}},
+		Entry: entry, Tools: &fakeTools{defs: []*tool.Definition{toolDef("add", "go")}}, Upstreams: &fakeTools{},
 		Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t),
 		Measure: func(method string, caller messages.Trace) (messages.Trace, func(tool, fault string)) {
 			return messages.Trace{Parent: ours, State: "x=y"}, func(tool, fault string) {

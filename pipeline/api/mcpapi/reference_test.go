@@ -115,7 +115,7 @@ func TestMCPReferenceServers(t *testing.T) {
 				}
 			}
 			return false
-		}, 20*time.Second, 10*time.Millisecond)
+		}, 30*time.Second, 10*time.Millisecond)
 		// This server's own loop does not look at the cancellation (docs/rough-edges.md): it counts on to the end, and says
 		// so. Nothing of that reaches the caller, and it gives no answer.
 		said := func() (n int) {
@@ -128,13 +128,13 @@ func TestMCPReferenceServers(t *testing.T) {
 			return n
 		}
 		was := said()
-		require.Eventually(t, func() bool { return said() > was }, 20*time.Second, 10*time.Millisecond,
+		require.Eventually(t, func() bool { return said() > was }, 30*time.Second, 10*time.Millisecond,
 			"the server heeds cancellation now: docs/rough-edges.md and docs/mcp.md say that it does not")
 		for len(progressed) > 0 {
 			<-progressed
 		}
 		was = said()
-		require.Eventually(t, func() bool { return said() > was+2 }, 20*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return said() > was+2 }, 30*time.Second, 10*time.Millisecond)
 		require.Empty(t, progressed, "progress of a cancelled call reached the caller")
 	})
 	t.Run("a slow call is cancelled and stops", func(t *testing.T) {
@@ -148,7 +148,7 @@ func TestMCPReferenceServers(t *testing.T) {
 		require.DirExists(t, proc)
 		cancel()
 		require.Error(t, <-done)
-		require.Eventually(t, func() bool { _, err := os.Stat(proc); return err != nil }, 20*time.Second, 10*time.Millisecond,
+		require.Eventually(t, func() bool { _, err := os.Stat(proc); return err != nil }, 30*time.Second, 10*time.Millisecond,
 			"on-cancel: restart ends the work for good")
 		require.False(t, apitest.Invoke(t, s, "restarted_echo", `{"message":"next"}`).IsError)
 	})

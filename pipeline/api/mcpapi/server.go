@@ -23,14 +23,21 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/tool/args"
 )
 
-// Source is what the server asks about tools and about the connected MCP servers; host.Host implements it.
-type Source interface {
-	Tools(ctx context.Context) ([]*tool.Definition, error)
-	// FindTool returns a tool that any process has registered, however short a time ago.
-	FindTool(ctx context.Context, name string) (*tool.Definition, error)
-	MCPNames() (names, prefixes []string)
-	AskMCP(ctx context.Context, server, method string, params any) (json.RawMessage, error)
-	OnMCPChange(f func(tool.MCPChange)) (stop func(), err error)
+// Tools are the tools that are listed; a *tool.Registry is one.
+type Tools interface {
+	List(ctx context.Context) ([]*tool.Definition, error)
+	// Get returns a tool that any process has registered, however short a time ago.
+	Get(ctx context.Context, name string) (*tool.Definition, error)
+}
+
+// Upstreams are the MCP servers behind; host.MCP is them.
+type Upstreams interface {
+	// Servers are their names, and the prefixes of their tools and prompts, in order.
+	Servers() (names, prefixes []string)
+	// Ask asks a server for something that is not a tool call.
+	Ask(ctx context.Context, server, method string, params any) (json.RawMessage, error)
+	// OnChange calls f, from one goroutine, whenever a server says that something changed. stop ends it.
+	OnChange(f func(tool.MCPChange)) (stop func(), err error)
 }
 
 // Server is the MCP server of the gateway. Revision 2026-07-28 is served without sessions, so that any gateway can take
@@ -49,7 +56,6 @@ type Server struct {
 	halted    context.Context // ends when waiting calls must be answered, because the process stops
 	halt      context.CancelFunc
 	posts     inflight.Group // requests that end with an answer
-	tasks     taskBus        // nil: the Tasks extension is not offered
 	logs      logLevels
 
 	mu      sync.Mutex
@@ -63,14 +69,16 @@ const sessionIdle = 30 * time.Minute
 // Options are what the MCP server is made of.
 type Options struct {
 	Entry     pipeline.Entry
-	Source    Source
+	Tools     Tools
+	Upstreams Upstreams
+	// Tasks keeps the records of tasks; nil: the Tasks extension is not offered.
+	Tasks     TaskStore
 	Agents    Agents          // agents, which are listed as tools; nil: there are none
 	Approvals ApprovalService // calls that wait for a person; nil: their callers are only told that they wait
 	// GracefulIsError is tool.fallback.graceful-is-error; auto means yes here, because MCP clients look at isError.
 	GracefulIsError bool
 	Local           api.Identity // of callers without HTTP
 	Alone           bool         // the only caller is on stdin; when the process ends, nobody asks for results
-	NoTasks         bool         // do not offer the Tasks extension: a task would not outlive this process
 	Version         string       // of the product
 	Measure         Measure      // nil: nobody measures
 	Log             *slog.Logger
@@ -80,7 +88,7 @@ type Options struct {
 func New(o Options) (*Server, error) {
 	f := &Server{Options: o, listed: map[string]string{}, news: make(chan struct{}, 1), touched: map[string]bool{}}
 	f.halted, f.halt = context.WithCancel(context.Background())
-	names, prefixes := o.Source.MCPNames()
+	names, prefixes := o.Upstreams.Servers()
 	f.upstreams = newUpstreams(f, names, prefixes)
 	tools := &mcp.ToolCapabilities{ListChanged: true}
 	so := &mcp.ServerOptions{
@@ -98,14 +106,16 @@ func New(o Options) (*Server, error) {
 		so.CompletionHandler = f.upstreams.complete
 		so.SubscribeHandler, so.UnsubscribeHandler = f.upstreams.subscribe, f.upstreams.unsubscribe
 	}
-	f.offerTasks(so.Capabilities)
+	if o.Tasks != nil {
+		so.Capabilities.AddExtension(TasksExtension, nil)
+	}
 	f.server = mcp.NewServer(&mcp.Implementation{Name: "shallot", Title: "Shallot", Version: o.Version}, so)
 	f.server.AddReceivingMiddleware(f.measured, f.gate, f.withTasks)
 	if err := f.serveTasks(); err != nil {
 		return nil, err
 	}
 	f.sync(context.Background())
-	quit, err := o.Source.OnMCPChange(f.changed)
+	quit, err := o.Upstreams.OnChange(f.changed)
 	if err != nil {
 		return nil, err
 	}
@@ -223,7 +233,7 @@ func (f *Server) registeredSince(ctx context.Context, params mcp.Params) bool {
 	if !ok {
 		return false
 	}
-	if _, err := f.Source.FindTool(ctx, p.Name); err != nil && !strings.HasPrefix(p.Name, agentToolName) {
+	if _, err := f.Tools.Get(ctx, p.Name); err != nil && !strings.HasPrefix(p.Name, agentToolName) {
 		return false
 	}
 	f.sync(ctx)

@@ -27,12 +27,12 @@ type fakeTools struct {
 	defs []*tool.Definition
 }
 
-func (f *fakeTools) Tools(context.Context) ([]*tool.Definition, error) {
+func (f *fakeTools) List(context.Context) ([]*tool.Definition, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.defs, nil
 }
-func (f *fakeTools) FindTool(_ context.Context, name string) (*tool.Definition, error) {
+func (f *fakeTools) Get(_ context.Context, name string) (*tool.Definition, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, d := range f.defs {
@@ -42,21 +42,28 @@ func (f *fakeTools) FindTool(_ context.Context, name string) (*tool.Definition, 
 	}
 	return nil, tool.NotFound(name)
 }
-func (f *fakeTools) MCPNames() (names, prefixes []string) { return nil, nil }
-func (f *fakeTools) AskMCP(context.Context, string, string, any) (json.RawMessage, error) {
+func (f *fakeTools) Servers() (names, prefixes []string) { return nil, nil }
+func (f *fakeTools) Ask(context.Context, string, string, any) (json.RawMessage, error) {
 	return nil, errors.New("none")
 }
-func (f *fakeTools) OnMCPChange(func(tool.MCPChange)) (func(), error) { return func() {}, nil }
+func (f *fakeTools) OnChange(func(tool.MCPChange)) (func(), error) { return func() {}, nil }
 
 func toolDef(name, kind string) *tool.Definition {
 	return &tool.Definition{Name: name, Version: "1", Description: "d", Executor: tool.Executor{Kind: kind},
 		InputSchema: tool.JSON(`{"properties":{"n":{"type":"integer"}}}`), Annotations: &tool.Annotations{Title: "T"}}
 }
 
+// source is what a server asks; it may keep tasks too.
+type source interface {
+	Tools
+	Upstreams
+}
+
 // serveSource serves /mcp of the test gateway.
-func serveSource(t *testing.T, entry *apitest.Entry, source Source,
+func serveSource(t *testing.T, entry *apitest.Entry, s source,
 	edit func(*httpapi.Config, *httpapi.Deps)) apitest.Client {
-	server, err := New(Options{Entry: entry, Source: source, GracefulIsError: true,
+	tasks, _ := s.(TaskStore)
+	server, err := New(Options{Entry: entry, Tools: s, Upstreams: s, Tasks: tasks, GracefulIsError: true,
 		Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
 	require.NoError(t, err)
 	t.Cleanup(server.Close)
@@ -206,7 +213,7 @@ func TestMCPCancel(t *testing.T) {
 			require.Error(t, <-done)
 			select {
 			case <-entry.Left:
-			case <-time.After(10 * time.Second):
+			case <-time.After(time.Minute):
 				t.Fatal("the call was not left")
 			}
 		})
@@ -274,10 +281,10 @@ func TestMCPListFollowsTheRegistry(t *testing.T) {
 	source.mu.Unlock()
 	select {
 	case <-changed:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no news of the list")
 	}
-	require.Eventually(t, func() bool { return len(names()) == 1 && names()[0] == "new" }, 10*time.Second,
+	require.Eventually(t, func() bool { return len(names()) == 1 && names()[0] == "new" }, 30*time.Second,
 		10*time.Millisecond,
 		"a tool that the SDK refuses does not take the others with it")
 }

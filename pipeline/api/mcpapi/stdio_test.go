@@ -29,8 +29,9 @@ type stdioServer struct {
 }
 
 func overStdio(ctx context.Context, t *testing.T, entry *apitest.Entry, limit int) *stdioServer {
-	server, err := New(Options{Entry: entry, Source: &fakeTools{defs: []*tool.Definition{toolDef("slow", "go")}},
-		GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller}, Log: apitest.Log(t)})
+	server, err := New(Options{Entry: entry, Tools: &fakeTools{defs: []*tool.Definition{toolDef("slow", "go")}},
+		Upstreams: &fakeTools{}, GracefulIsError: true, Local: api.Identity{Tenant: "default", Role: api.RoleCaller},
+		Log: apitest.Log(t)})
 	require.NoError(t, err)
 	server.Alone = true
 	inR, inW := io.Pipe()
@@ -66,7 +67,7 @@ func (s *stdioServer) next(t *testing.T) string {
 	select {
 	case l := <-s.lines:
 		return l
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("nothing was written")
 		return ""
 	}
@@ -180,8 +181,8 @@ func TestMCPHaltAnswers(t *testing.T) {
 					<-ctx.Done()
 					return ctx.Err()
 				}}
-			server, err := New(Options{Entry: entry, Source: &fakeTools{defs: []*tool.Definition{toolDef("slow", "go")}},
-				GracefulIsError: true, Local: api.Identity{}, Log: apitest.Log(t)})
+			server, err := New(Options{Entry: entry, Tools: &fakeTools{defs: []*tool.Definition{toolDef("slow", "go")}},
+				Upstreams: &fakeTools{}, GracefulIsError: true, Local: api.Identity{}, Log: apitest.Log(t)})
 			require.NoError(t, err)
 			t.Cleanup(server.Close)
 			g := serveMCP(t, entry, server, nil)

@@ -27,29 +27,21 @@ const taskAfter = 2 * time.Second
 // taskSlack is how much longer than its tool's timeout a task may take, for stages and for waiting in a queue.
 const taskSlack = time.Minute
 
-// taskBus is what the extension needs of the bus; host.Host implements it.
-type taskBus interface {
+// TaskStore keeps tasks, and knows their calls; a *bus.Node is one.
+type TaskStore interface {
 	// Peek returns the end of a call and when it was recorded. A call under way gives nil, one that waits for an answer
 	// pipeline.ErrHeld, and an unknown one the fault not_found.
 	Peek(ctx context.Context, tenant, call string) (*messages.Call, time.Time, error)
-	CancelCall(call string)
-	TaskStore() pipeline.Store
-	TaskTTL() time.Duration
-}
-
-// offerTasks offers the extension if the source can keep tasks. It is called before the server is used.
-func (f *Server) offerTasks(caps *mcp.ServerCapabilities) {
-	var ok bool
-	if f.tasks, ok = f.Source.(taskBus); !ok || f.NoTasks {
-		f.tasks = nil
-	} else {
-		caps.AddExtension(TasksExtension, nil)
-	}
+	// Cancel cancels a call wherever it runs. It may have ended.
+	Cancel(call string)
+	// Results keeps records as long as ends of calls are kept, which ResultTTL says.
+	Results() pipeline.Store
+	ResultTTL() time.Duration
 }
 
 // serveTasks registers the methods. withTasks, which knows who asks, does their work.
 func (f *Server) serveTasks() error {
-	if f.tasks == nil {
+	if f.Tasks == nil {
 		return nil
 	}
 	for method := range taskMethods {
@@ -114,7 +106,7 @@ func declaresTasks(params mcp.Params) bool {
 func (f *Server) asTask(ctx context.Context, d *tool.Definition, req *mcp.CallToolRequest) (*taskSlot, error) {
 	slot, ok := ctx.Value(taskSlotKey{}).(*taskSlot)
 	switch {
-	case f.tasks == nil, d.Task == tool.TaskNever:
+	case f.Tasks == nil, d.Task == tool.TaskNever:
 		return nil, nil
 	case !ok && d.Task == tool.TaskRequired && standsAlone(req.Params):
 		return nil, needsTasks("tool '" + d.Name + "' is only run as a task")
@@ -141,7 +133,7 @@ func (f *Server) callTask(
 	stay := context.AfterFunc(ctx, func() {
 		pending.Leave()
 		if r.IdempotencyKey == "" { // the caller has no handle yet, and without a key cannot come back
-			f.tasks.CancelCall(pending.ID())
+			f.Tasks.Cancel(pending.ID())
 		}
 	})
 	defer stay()

@@ -37,7 +37,7 @@ func (f *Server) getTask(ctx context.Context, extra *mcp.RequestExtra, p *taskPa
 	if err != nil {
 		return nil, err
 	}
-	c, at, err := f.tasks.Peek(limit, t.tenant, t.Call)
+	c, at, err := f.Tasks.Peek(limit, t.tenant, t.Call)
 	switch {
 	case errors.Is(err, pipeline.ErrHeld):
 		f.keepTask(limit, t)
@@ -50,7 +50,7 @@ func (f *Server) getTask(ctx context.Context, extra *mcp.RequestExtra, p *taskPa
 		f.keepTask(limit, t)
 		v := t.view(statusWorking)
 		if t.Cancelled {
-			f.tasks.CancelCall(t.Call) // the process that runs it may have missed the first message
+			f.Tasks.Cancel(t.Call) // the process that runs it may have missed the first message
 			v.StatusMessage = "the task was told to stop"
 		}
 		return v, nil
@@ -135,7 +135,7 @@ func (f *Server) cancelTask(ctx context.Context, extra *mcp.RequestExtra, p *tas
 			}
 		}
 		if c == nil {
-			f.tasks.CancelCall(t.Call)
+			f.Tasks.Cancel(t.Call)
 		}
 		return nil
 	})
@@ -201,7 +201,7 @@ func (f *Server) changeTask(ctx context.Context, extra *mcp.RequestExtra, p *tas
 		if err != nil {
 			return nil, err
 		}
-		c, _, err := f.tasks.Peek(limit, t.tenant, t.Call)
+		c, _, err := f.Tasks.Peek(limit, t.tenant, t.Call)
 		if err == nil || errors.Is(err, pipeline.ErrHeld) {
 			var q *asked
 			if c != nil {

@@ -63,7 +63,7 @@ func (f *Server) newTask(
 ) (*task, error) {
 	id, _ := f.caller(req.Extra)
 	now := time.Now().UTC()
-	t := &task{id: rand.Text(), tenant: r.Tenant, written: now, ttl: f.tasks.TaskTTL(), taskRecord: taskRecord{
+	t := &task{id: rand.Text(), tenant: r.Tenant, written: now, ttl: f.Tasks.ResultTTL(), taskRecord: taskRecord{
 		Who: id.Who(), Tool: d.Name, Executor: d.Executor.Kind, Created: now, Changed: now, Call: call, Round: 1,
 	}}
 	t.MaxTime = r.MaxTime
@@ -73,7 +73,7 @@ func (f *Server) newTask(
 	limit, cancel := context.WithTimeout(ctx, taskTime)
 	defer cancel()
 	value := rawjson.Encode(t.taskRecord)
-	_, err := f.tasks.TaskStore().Put(limit, taskKey(t.tenant, t.id), value, 0, pipeline.IfAbsent())
+	_, err := f.Tasks.Results().Put(limit, taskKey(t.tenant, t.id), value, 0, pipeline.IfAbsent())
 	return t, err
 }
 
@@ -84,16 +84,16 @@ func (f *Server) loadTask(ctx context.Context, extra *mcp.RequestExtra, id strin
 	if fault != nil {
 		return nil, metadataError(fault, nil)
 	}
-	none := invalidParams("there is no task %q of this key; tasks are kept %s", messages.Clip(id, 64), f.tasks.TaskTTL())
+	none := invalidParams("there is no task %q of this key; tasks are kept %s", messages.Clip(id, 64), f.Tasks.ResultTTL())
 	none.Data = rawjson.Encode(map[string]any{"shallot/fault": messages.NotFound, "shallot/retryable": false})
 	if len(id) > 128 {
 		return nil, none
 	}
-	e, err := f.tasks.TaskStore().Get(ctx, taskKey(r.Tenant, id))
+	e, err := f.Tasks.Results().Get(ctx, taskKey(r.Tenant, id))
 	if errors.Is(err, pipeline.ErrNotFound) {
 		return nil, none
 	}
-	t := &task{id: id, tenant: r.Tenant, revision: e.Revision, written: e.Created, ttl: f.tasks.TaskTTL()}
+	t := &task{id: id, tenant: r.Tenant, revision: e.Revision, written: e.Created, ttl: f.Tasks.ResultTTL()}
 	if err == nil {
 		err = json.Unmarshal(e.Value, &t.taskRecord)
 	}
@@ -109,7 +109,7 @@ func (f *Server) loadTask(ctx context.Context, extra *mcp.RequestExtra, id strin
 // saveTask writes a task. If it was changed since it was read, the error is pipeline.ErrChanged.
 func (f *Server) saveTask(ctx context.Context, t *task) error {
 	key, value := taskKey(t.tenant, t.id), rawjson.Encode(t.taskRecord)
-	_, err := f.tasks.TaskStore().Put(ctx, key, value, 0, pipeline.IfRevision(t.revision))
+	_, err := f.Tasks.Results().Put(ctx, key, value, 0, pipeline.IfRevision(t.revision))
 	return err
 }
 
@@ -204,10 +204,10 @@ func (f *Server) nextRound(ctx context.Context, t *task, c *messages.Call, q *as
 	t.Round++
 	err = f.saveTask(ctx, t)
 	if errors.Is(err, pipeline.ErrChanged) { // another gateway did the same, or the task was cancelled
-		e, err := f.tasks.TaskStore().Get(ctx, taskKey(t.tenant, t.id))
+		e, err := f.Tasks.Results().Get(ctx, taskKey(t.tenant, t.id))
 		var now taskRecord
 		if err == nil && json.Unmarshal(e.Value, &now) == nil && now.Cancelled {
-			f.tasks.CancelCall(pending.ID())
+			f.Tasks.Cancel(pending.ID())
 		}
 		return err
 	}

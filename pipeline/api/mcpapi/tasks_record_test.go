@@ -40,16 +40,16 @@ type stillTasks struct{ pipeline.Memory }
 func (*stillTasks) Peek(context.Context, string, string) (*messages.Call, time.Time, error) {
 	return nil, time.Time{}, nil
 }
-func (*stillTasks) CancelCall(string)           {}
-func (s *stillTasks) TaskStore() pipeline.Store { return &s.Memory }
-func (*stillTasks) TaskTTL() time.Duration      { return time.Hour }
+func (*stillTasks) Cancel(string)             {}
+func (s *stillTasks) Results() pipeline.Store { return &s.Memory }
+func (*stillTasks) ResultTTL() time.Duration  { return time.Hour }
 
 // The record of a task that is under way is written anew before it goes; the handle's time to live grows with it.
 func TestMCPTaskRecordIsKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		still := &stillTasks{}
-		f := &Server{tasks: still, Options: Options{Local: api.Identity{Tenant: "default"}, Log: apitest.Log(t)}}
+		f := &Server{Options: Options{Tasks: still, Local: api.Identity{Tenant: "default"}, Log: apitest.Log(t)}}
 		made, err := f.newTask(t.Context(), &mcp.CallToolRequest{}, pipeline.Request{Tenant: "default"}, toolDef("x", "go"),
 			"call")
 		require.NoError(t, err)
@@ -79,7 +79,7 @@ type brokenTasks struct {
 	stillTasks
 }
 
-func (*brokenTasks) TaskStore() pipeline.Store { return refusingStore{} }
+func (*brokenTasks) Results() pipeline.Store { return refusingStore{} }
 
 type refusingStore struct{ pipeline.Store }
 

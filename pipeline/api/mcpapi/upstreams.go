@@ -89,7 +89,7 @@ func (b *upstreams) turn(ctx context.Context, server, what string, list func(con
 // query asks a server and decodes its answer.
 func query[R any](ctx context.Context, b *upstreams, server, method string, params any) (R, error) {
 	var r R
-	raw, err := b.f.Source.AskMCP(ctx, server, method, params)
+	raw, err := b.f.Upstreams.Ask(ctx, server, method, params)
 	if err == nil {
 		err = json.Unmarshal(raw, &r)
 	}

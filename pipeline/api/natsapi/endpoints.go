@@ -128,17 +128,27 @@ func (s *Server) perTenant(e endpoint, name string, serve func(m *asked, tenant 
 	e.name = strings.ReplaceAll(strings.TrimSuffix(name, ".*"), ".", "-")
 	e.subjects = s.bareToo(s.subjects.Control(name), s.subjects.Control("tenant", "*", name))
 	return s.subscribe(e, func(m *asked) {
-		tenant := "default"
-		if rest, own := strings.CutPrefix(m.Subject, s.subjects.Control("tenant", "")); own {
-			token, _, _ := strings.Cut(rest, ".")
-			var ok bool
-			if tenant, ok = messages.Untoken(token); !ok || tenant == "" {
-				s.reply(m, refusal(m.Reply, noSubject(m.Subject)))
-				return
-			}
+		tenant, own, ok := s.tenantOf(m)
+		switch {
+		case !ok:
+			s.reply(m, refusal(m.Reply, noSubject(m.Subject)))
+			return
+		case !own:
+			tenant = "default"
 		}
 		serve(m, tenant)
 	})
+}
+
+// tenantOf is the tenant that a subject names; own is false for a bare subject, and ok for one that cannot be read.
+func (s *Server) tenantOf(m *asked) (tenant string, own, ok bool) {
+	rest, own := strings.CutPrefix(m.Subject, s.subjects.Control("tenant", ""))
+	if !own {
+		return "", false, true
+	}
+	token, _, _ := strings.Cut(rest, ".")
+	tenant, ok = messages.Untoken(token)
+	return tenant, true, ok && tenant != ""
 }
 
 // bareToo are the subjects of an endpoint: the bare one where it is served, and the one that names a tenant.

@@ -1,6 +1,7 @@
 package natsapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -21,6 +22,10 @@ import (
 func (s *Server) Serve() error {
 	result := endpoint{about: "the end of a durable call, or that it still runs"}
 	echo := endpoint{name: "echo", subjects: []string{s.subjects.Control("echo")}, about: "answers with what it got"}
+	var err error
+	if s.looks, err = newLooks(s.Conn, s.Look); err != nil {
+		return err
+	}
 	return errors.Join(s.serveRequests(),
 		s.perTenant(result, "result.*", s.serveResult),
 		s.subscribe(echo, func(m *asked) { _ = m.Respond(m.Data) }),
@@ -46,6 +51,9 @@ func (s *Server) serveRequests() error {
 	return nil
 }
 
+// errLeft says that nobody listens to a caller's inbox any more.
+var errLeft = errors.New("the caller left")
+
 // submitted is the answer to a call that is stored.
 type submitted struct {
 	Call   string `json:"call"`
@@ -66,8 +74,7 @@ func (s *Server) serveRequest(m *asked) {
 		s.line(m, begin, r, "", slog.String("fault", string(messages.AsFault(err, "entry").Code)))
 		return
 	}
-	ctx := s.waiting
-	p, err := s.Calls.Accept(context.WithoutCancel(ctx), r)
+	p, err := s.Calls.Accept(context.WithoutCancel(s.waiting), r)
 	if err != nil {
 		s.refuse(m, err)
 		s.line(m, begin, r, "", slog.String("fault", string(messages.AsFault(err, "entry").Code)))
@@ -78,12 +85,19 @@ func (s *Server) serveRequest(m *asked) {
 		s.reply(m, status(m.Reply, p.ID(), "accepted", submitted{p.ID(), "accepted", s.resultSubject(in, r.Tenant, p.ID())}))
 		return
 	}
+	ctx, gone := context.WithCancelCause(s.waiting)
+	defer gone(nil)
+	if m.Reply != "" {
+		defer s.looks.at(m.Reply, func() { p.Leave(); gone(errLeft) })()
+	}
 	c, err := s.serveWait(ctx, m, r, p)
 	switch {
 	case err == nil:
 		s.line(m, begin, r, p.ID(), api.LogLine(c)...)
 	case errors.Is(err, pipeline.ErrHeld):
 		s.line(m, begin, r, p.ID(), slog.String("status", "approval_pending"))
+	case errors.Is(context.Cause(ctx), errLeft):
+		s.line(m, begin, r, p.ID(), slog.String("status", "its caller left"))
 	default:
 		s.line(m, begin, r, p.ID(), slog.String("status", "goes on elsewhere"))
 	}
@@ -141,28 +155,27 @@ func (s *Server) serveWait(ctx context.Context, m *asked, r pipeline.Request, p 
 		}
 		return c, err
 	}
-	follow := followerOf(r.Kind, r.Body)
-	c, err := p.Wait(ctx, func(d pipeline.Delta) {
-		if follow.Released() {
-			d.Marks = pipeline.Marks{}
-		}
-		for _, out := range streamMessages(m.Reply, follow.Delta(d), d.Marks, s.largest()) {
-			s.reply(m, out)
-		}
-	})
-	if errors.Is(err, pipeline.ErrHeld) {
-		last := pendingAnswer(m.Reply, p.ID())
-		s.reply(m, last)
-		s.reply(m, &nats.Msg{Subject: m.Reply, Header: last.Header}) // the empty end of the stream, with the same status
+	out := s.stream(r.Kind, m.Reply, p.ID(), r.Body, func(out *nats.Msg) { s.reply(m, out) })
+	out.beat = heartbeat(r.Kind, p.ID(), r.Body)
+	out.begin()
+	defer out.cut()
+	c, err := p.Wait(ctx, out.delta)
+	switch {
+	case errors.Is(err, pipeline.ErrHeld):
+		held := pendingAnswer(m.Reply, p.ID())
+		out.last(held, &nats.Msg{Subject: m.Reply, Header: held.Header}) // the empty end has the same status
+		return nil, err
+	case err != nil:
 		return nil, err
 	}
-	if err != nil {
-		return nil, err
-	}
-	for _, out := range streamEnd(m.Reply, follow, c, s.largest()) {
-		s.reply(m, out)
-	}
+	out.last(streamEnd(m.Reply, out, c, s.largest())...)
 	return c, nil
+}
+
+// stream is a streamed reply to an inbox.
+func (s *Server) stream(kind messages.Kind, to, call string, request []byte, send func(*nats.Msg)) *streamed {
+	return &streamed{follower: followerOf(kind, request), to: to, call: call, largest: s.largest(), send: send,
+		every: cmp.Or(s.Beat, beatEvery)}
 }
 
 // largest is how many bytes of data fit into a message beside its headers.

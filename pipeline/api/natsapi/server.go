@@ -31,8 +31,8 @@ type Calls interface {
 	// DecideInOneWord gives a call its answer and returns the decision in one word. ErrHeld means that nothing was
 	// decided.
 	DecideInOneWord(ctx context.Context, tenant, call string, answer json.RawMessage, by string) (string, error)
-	// Cancelled is called when a message cancels a call.
-	Cancelled(call string)
+	// CancelCall cancels a call of a tenant, wherever it is, and says what came of it; an empty tenant is any.
+	CancelCall(ctx context.Context, tenant, call string) (pipeline.Cancellation, error)
 	// Answering wraps a handler so that it ignores requests whose reply subject is not an inbox.
 	Answering(serve nats.MsgHandler) nats.MsgHandler
 	// Endpoint has the service protocol show what callers may ask for. count is to be told of each request: how long it
@@ -53,6 +53,10 @@ type Options struct {
 	// so that NATS permissions alone decide the tenant.
 	TrustTenantHeader bool
 	NoBareSubjects    bool
+	// Look is how often it is asked whether a caller still waits; 0: 4 s. One that left is noticed after twice that time.
+	Look time.Duration
+	// Beat is how often a caller of a stream hears something; 0: 5 s.
+	Beat time.Duration
 	// TrustCallers gives callers the operator role, for an embedded server on loopback.
 	TrustCallers bool
 }
@@ -65,6 +69,7 @@ type Server struct {
 	waiting  context.Context // of requests that wait for the end of their call
 	giveUp   context.CancelFunc
 	work     inflight.Group
+	looks    *looks // nil before Serve
 }
 
 // New makes a server that does not listen yet.
@@ -120,19 +125,34 @@ func (s *Server) Answer(c *messages.Call) {
 		_ = s.Conn.PublishMsg(answer(c.Return.Caller, c))
 		return
 	}
-	for _, m := range streamEnd(c.Return.Caller, followerOf(c.Kind, c.Request()), c, s.largest()) {
-		_ = s.Conn.PublishMsg(m)
-	}
+	out := s.stream(c.Kind, c.Return.Caller, c.ID, c.Request(), func(m *nats.Msg) { _ = s.Conn.PublishMsg(m) })
+	out.last(streamEnd(c.Return.Caller, out, c, s.largest())...)
 }
 
-// serveCancel lets one process end the wait of a call that a message cancels.
+// serveCancel answers what came of a cancel. On the bare subject, which is for operators, all processes hear the
+// message and cancel the call themselves; so do the programs of others that work for it.
 func (s *Server) serveCancel() error {
-	prefix := s.subjects.Control("cancel", "")
-	e := endpoint{name: "cancel", subjects: []string{prefix + "*"}, about: "cancels the call of that id"}
+	name, of := "cancel.*", s.subjects.Control("tenant", "*", "cancel", "*")
+	e := endpoint{name: "cancel", subjects: []string{s.subjects.Control(name), of}, reply: pipeline.Cancellation{},
+		about: "cancels the call of that id"}
 	return s.subscribe(e, func(m *asked) {
-		if id, ok := messages.Untoken(m.Subject[len(prefix):]); ok {
-			s.Calls.Cancelled(id)
+		tenant, own, ok := s.tenantOf(m)
+		call, known := messages.Untoken(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:])
+		if !ok || !known {
+			s.reply(m, refusal(m.Reply, noSubject(m.Subject)))
+			return
 		}
+		if !own && m.Reply == "" {
+			return // it is done; most of these come from our own processes
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), verbTime)
+		defer cancel()
+		out, err := s.Calls.CancelCall(ctx, tenant, call)
+		if err != nil {
+			s.reply(m, refusal(m.Reply, messages.AsFault(err, "entry")))
+			return
+		}
+		s.reply(m, status(m.Reply, call, out.Status, out))
 	})
 }
 

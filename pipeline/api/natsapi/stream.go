@@ -1,6 +1,7 @@
 package natsapi
 
 import (
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -26,6 +27,108 @@ func followerOf(kind messages.Kind, request []byte) follower {
 		return &stream.ToolFollower{}
 	}
 	return stream.NewFollower(request)
+}
+
+// beatEvery is how long a caller of a stream waits for a sign of life.
+const beatEvery = 5 * time.Second
+
+// streamed sends a streamed reply: one message for each chunk, and an empty one at the end. The first message names the
+// call, so that the caller can cancel it or ask for its result.
+type streamed struct {
+	follower
+	to, call string
+	largest  int
+	send     func(out *nats.Msg)
+	// beat is what is sent where nothing else was for beatEvery; nil: nothing is.
+	beat  []byte
+	every time.Duration
+
+	mu    sync.Mutex
+	named bool
+	ended bool
+	timer *time.Timer
+}
+
+// heartbeat is a chunk of a chat stream that says nothing. A tool's stream has none: each of its messages is a part of
+// the result.
+func heartbeat(kind messages.Kind, call string, request []byte) []byte {
+	if kind == messages.Tool {
+		return nil
+	}
+	model, _ := rawjson.FieldString(request, "model")
+	return rawjson.Encode(struct {
+		ID      string     `json:"id"`
+		Object  string     `json:"object"`
+		Created int64      `json:"created"`
+		Model   string     `json:"model"`
+		Choices []struct{} `json:"choices"`
+	}{call, "chat.completion.chunk", time.Now().Unix(), model, []struct{}{}})
+}
+
+// begin has signs of life sent until end.
+func (s *streamed) begin() {
+	if s.beat == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.timer = time.AfterFunc(s.every, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !s.ended {
+			s.put(&nats.Msg{Subject: s.to, Header: nats.Header{"Shallot-Status": {"running"}}, Data: s.beat})
+		}
+	})
+}
+
+// put sends a message. The lock is held.
+func (s *streamed) put(out *nats.Msg) {
+	if s.timer != nil {
+		s.timer.Reset(s.every)
+	}
+	if !s.named {
+		s.named = true
+		if out.Header == nil {
+			out.Header = nats.Header{}
+		}
+		out.Header[hdrCall] = []string{s.call}
+	}
+	s.send(out)
+}
+
+// delta sends a piece of the reply.
+func (s *streamed) delta(d pipeline.Delta) {
+	if s.Released() {
+		d.Marks = pipeline.Marks{}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, out := range streamMessages(s.to, s.Delta(d), d.Marks, s.largest) {
+		s.put(out)
+	}
+}
+
+// last sends the last messages. Nothing is sent after them.
+func (s *streamed) last(out ...*nats.Msg) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range out {
+		s.put(m)
+	}
+	s.stop()
+}
+
+// cut ends the stream without a word: its caller is gone, or is answered from elsewhere.
+func (s *streamed) cut() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stop()
+}
+
+func (s *streamed) stop() {
+	if s.ended = true; s.timer != nil {
+		s.timer.Stop()
+	}
 }
 
 // streamMessages are the messages that carry chunks: the chunks of a model as they are, or the bare text of a tool's.

@@ -16,7 +16,12 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/shallot-nats/shallot/pipeline/files"
 )
+
+// maxFile bounds a context and a file of certificates, in bytes.
+const maxFile = 4 << 20
 
 // ConnOptions say where the NATS server is and who we are. URL, Context and InProcess exclude each other.
 type ConnOptions struct {
@@ -192,7 +197,7 @@ func loadContext(name string) (natsContext, error) {
 		}
 		path = filepath.Join(home, "nats", "context", name+".json")
 	}
-	raw, err := os.ReadFile(path)
+	raw, err := files.Read(path, maxFile)
 	if errors.Is(err, os.ErrNotExist) {
 		return natsContext{}, fmt.Errorf("nats context %q: no file %s; \"nats context ls\" shows the known ones", name, path)
 	}
@@ -221,7 +226,7 @@ func expand(path string) string {
 func tlsConfig(ca, cert, key string) (*tls.Config, error) {
 	t := &tls.Config{MinVersion: tls.VersionTLS12}
 	if ca != "" {
-		pem, err := os.ReadFile(ca)
+		pem, err := files.Read(ca, maxFile)
 		if err != nil {
 			return nil, fmt.Errorf("TLS authority: %w", err)
 		}

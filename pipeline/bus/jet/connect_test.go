@@ -31,7 +31,7 @@ func serve(t *testing.T, o *server.Options) string {
 	require.NoError(t, err)
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	require.True(t, s.ReadyForConnections(10*time.Second))
+	require.True(t, s.ReadyForConnections(time.Minute))
 	return s.Addr().String()
 }
 

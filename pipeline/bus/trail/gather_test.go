@@ -46,7 +46,7 @@ func TestRecordsThatWaitAreSentSoon(t *testing.T) {
 			got = append(got, strings.Split(strings.TrimPrefix(m, "records.a "), "\n")...)
 		}
 		return len(got) == len(want)
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	require.Equal(t, want, got)
 }
 
@@ -79,6 +79,6 @@ func TestEveryRecordOfAMessageIsCounted(t *testing.T) {
 		w.Gather("records.b", nil)
 	}
 	w.flushAll()
-	require.Eventually(t, func() bool { return w.State().Lost == maxRecords }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return w.State().Lost == maxRecords }, 30*time.Second, time.Millisecond)
 	require.Equal(t, 3, w.State().Waiting, "what does not fit is lost as a whole")
 }

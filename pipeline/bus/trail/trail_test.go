@@ -59,7 +59,7 @@ func (w world) stored(t *testing.T) (out []string) {
 
 func (w world) waiting(t *testing.T, n int) State {
 	t.Helper()
-	require.Eventually(t, func() bool { return w.State().Waiting == n }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return w.State().Waiting == n }, 30*time.Second, time.Millisecond)
 	return w.State()
 }
 
@@ -116,7 +116,7 @@ func TestARecordThatIsNotAcknowledgedInTimeIsKept(t *testing.T) {
 	mute, err := w.nc.SubscribeSync("records.>")
 	require.NoError(t, err)
 	w.Publish("records.a", []byte("1"))
-	m, err := mute.NextMsg(10 * time.Second)
+	m, err := mute.NextMsg(time.Minute)
 	require.NoError(t, err)
 	w.acked(&nats.Msg{Subject: m.Reply, Data: []byte("+ACK")})
 	w.overdue(time.Now().Add(-ackTime))

@@ -244,7 +244,7 @@ func TestSingleStepsAreToldWhileSomebodyLooksOn(t *testing.T) {
 		case <-time.After(10 * time.Millisecond):
 			return false
 		}
-	}, 10*time.Second, time.Millisecond)
+	}, 30*time.Second, time.Millisecond)
 	c := made("acme")
 	tell(r, c)
 	var what []string

@@ -51,7 +51,7 @@ func TestASampleLeavesOutNoFault(t *testing.T) {
 		require.NoError(t, err)
 		return len(page.Calls)
 	}
-	require.Eventually(t, func() bool { return count(calls.Query{Outcome: calls.AnyFault}) == 400 }, 5*time.Second,
+	require.Eventually(t, func() bool { return count(calls.Query{Outcome: calls.AnyFault}) == 400 }, 30*time.Second,
 		10*time.Millisecond)
 	well := count(calls.Query{Outcome: calls.OK})
 	require.Greater(t, well, 50)
@@ -114,7 +114,7 @@ func TestAParkedCallHasTheStoryBeforeAndAfter(t *testing.T) {
 	require.Eventually(t, func() bool {
 		page, err := l.List(t.Context(), calls.Query{State: calls.Held})
 		return err == nil && len(page.Calls) == 1 && page.Calls[0].Call == c.ID
-	}, 10*time.Second, 5*time.Millisecond)
+	}, 30*time.Second, 5*time.Millisecond)
 	r.Owns(c, pipeline.Ownership{Again: true, Durable: true}).Left(c, pipeline.Ended)
 	parts := w.story(l, "acme", c.ID)
 	require.Len(t, parts, 2)

@@ -105,7 +105,7 @@ func (w *world) call(n *bus.Node, r pipeline.Request) *messages.Call {
 	w.t.Helper()
 	r.Kind = messages.Model
 	if r.Deadline.IsZero() {
-		r.Deadline = time.Now().Add(20 * time.Second)
+		r.Deadline = time.Now().Add(55 * time.Second)
 	}
 	p, err := n.Accept(w.t.Context(), r)
 	require.NoError(w.t, err)
@@ -121,7 +121,7 @@ func (w *world) story(l *natscalls.Lookup, tenant, id string) (out []calls.Story
 		parts, err := l.Get(w.t.Context(), tenant, id)
 		out = parts
 		return err == nil && parts[len(parts)-1].State == calls.Ended
-	}, 10*time.Second, 5*time.Millisecond)
+	}, 30*time.Second, 5*time.Millisecond)
 	return out
 }
 

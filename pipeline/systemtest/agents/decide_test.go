@@ -16,7 +16,7 @@ import (
 // ask sends a message over NATS and returns the answer with the number of its fault, if it is one.
 func (i *installation) ask(subject, body string) (answer, fault string) {
 	i.t.Helper()
-	m, err := i.nc.Request("shallot.v1."+subject, []byte(body), 20*time.Second)
+	m, err := i.nc.Request("shallot.v1."+subject, []byte(body), time.Minute)
 	require.NoError(i.t, err)
 	return string(m.Data), m.Header.Get("Nats-Service-Error-Code")
 }
@@ -71,7 +71,7 @@ func TestABatchIsDecidedOverNATSInEveryWay(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, body = i.do("GET", "/v1/agents/clerk/runs/"+run, "")
 		return gjson.Get(body, "status").String() == api.RunCompleted
-	}, 20*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 	require.ElementsMatch(t, []string{`pay{"amount":11}`, `pay{"amount":2}`, "look{}"}, ran.all())
 	results := read.all()
 	require.Len(t, results, 5)

@@ -35,7 +35,7 @@ func TestTheExampleOfAnAgentRuns(t *testing.T) {
 		_ = h.Stop(ctx)
 	})
 	srv, err := httpapi.New(httpapi.Config{Addr: "127.0.0.1:8080"}, httpapi.Deps{Entry: h.Entry(), Control: h.Control(),
-		Approvals: h, Agents: h.Agents(), Log: testLog()})
+		Approvals: h.Approvals, Agents: h.Agents, Log: testLog()})
 	require.NoError(t, err)
 	front := httptest.NewServer(srv.Handler())
 	t.Cleanup(front.Close)
@@ -58,6 +58,6 @@ func TestTheExampleOfAnAgentRuns(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, body = i.do(http.MethodGet, "/v1/agents/clerk/runs/"+run, "")
 		return gjson.Get(body, "status").String() == api.RunCompleted
-	}, 20*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 	require.Contains(t, gjson.Get(body, "output").String(), "42", body)
 }

@@ -143,7 +143,7 @@ func request() pipeline.Request {
 
 func (s *system) end(p pipeline.Pending) *messages.Call {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 3*time.Minute)
 	defer cancel()
 	c, err := p.Wait(ctx, nil)
 	require.NoError(s.t, err)
@@ -164,6 +164,6 @@ func (s *system) held(n *bus.Node, id string) bus.Parked {
 		var err error
 		p, err = n.HeldCall(s.t.Context(), "acme", id)
 		return err == nil
-	}, 20*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 	return p
 }

@@ -151,15 +151,11 @@ func installWithKeys(t *testing.T, config, keys string, model answers) (*install
 		_ = h.Stop(ctx)
 	})
 	srv, err := httpapi.New(httpapi.Config{Addr: "127.0.0.1:8080"}, httpapi.Deps{Keys: store, Entry: h.Entry(),
-		Control: h.Control(), Approvals: h, Agents: h.Agents(), Responses: h.Responses(), Cancel: h.CancelCall,
-		Log: testLog(), Models: func(ctx context.Context) (out []httpapi.ModelInfo) {
-			for _, m := range h.ListModels(ctx) {
-				out = append(out, httpapi.ModelInfo{ID: m.ID})
-			}
-			return out
-		}})
+		Control: h.Control(), Approvals: h.Approvals, Agents: h.Agents, Responses: h.Responses, Cancel: h.Node.Cancel,
+		Log: testLog(), Models: h.Models.List})
 	require.NoError(t, err)
-	tools, err := mcpapi.New(mcpapi.Options{Entry: h.Entry(), Source: h, Agents: h.Agents(), Approvals: h, Log: testLog(),
+	tools, err := mcpapi.New(mcpapi.Options{Entry: h.Entry(), Tools: h.Tools.Registry, Upstreams: h.MCP,
+		Tasks: h.Node, Agents: h.Agents, Approvals: h.Approvals, Log: testLog(),
 		Local: api.Identity{Tenant: "default", Role: api.RoleOperator}})
 	require.NoError(t, err)
 	t.Cleanup(tools.Close)
@@ -241,7 +237,7 @@ func TestAnAgentOfTheConfigurationByEachFace(t *testing.T) {
 		`{"model":"agent/clerk","stream":true,"messages":[{"role":"user","content":"go"}]}`)
 	require.True(t, strings.HasSuffix(body, "data: [DONE]\n\n"), body)
 	require.Greater(t, strings.Count(body, `"content"`), 2, "it comes in pieces")
-	m, err := i.nc.Request("shallot.v1.agent.request", []byte(`{"model":"agent/clerk","input":"go"}`), 20*time.Second)
+	m, err := i.nc.Request("shallot.v1.agent.request", []byte(`{"model":"agent/clerk","input":"go"}`), time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, want, gjson.GetBytes(m.Data, "choices.0.message.content").String(), string(m.Data))
 	_, body = i.do("GET", "/v1/models", "")
@@ -291,7 +287,7 @@ func TestARunIsFollowedApprovedAndReadOverHTTP(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, body = i.do("GET", path, "")
 		return gjson.Get(body, "status").String() == "waiting"
-	}, 10*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 	status, body = i.do("POST", "/v1/approvals/"+run, `{"id":"a","decision":"approve"}`)
 	require.Equal(t, 202, status, body)
 	require.Contains(t, gjson.Get(body, "message").String(), "no decision yet about c")

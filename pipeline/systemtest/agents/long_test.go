@@ -67,7 +67,7 @@ func (s *server) start() {
 		defer cancel()
 		_, err = js.AccountInfo(ctx)
 		return err == nil
-	}, 20*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 }
 
 func (s *server) kill() {
@@ -133,7 +133,7 @@ func TestLongSuspendedRunsCostNoMemory(t *testing.T) {
 	require.Eventually(t, func() bool {
 		c, _, err := second.Peek(t.Context(), "acme", held[count/2].Call)
 		return err == nil && c != nil && strings.Contains(text(t, c), "done")
-	}, 20*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 }
 
 // memory is what a process has of it when it has settled.

@@ -95,5 +95,5 @@ func TestAnAgentThatAnotherProcessHasPutIsKnown(t *testing.T) {
 	require.Eventually(t, func() bool {
 		status, _ := i.do("GET", "/v1/agents/far", "")
 		return status == 404
-	}, 10*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 }

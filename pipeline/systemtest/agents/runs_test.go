@@ -52,7 +52,7 @@ func TestARunThatWaitsForAPersonSurvivesEverythingAndIsDecidedOnce(t *testing.T)
 	first := s.node(true, true)
 	p, err := first.Accept(t.Context(), request())
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err = p.Wait(ctx, nil)
 	require.ErrorIs(t, err, pipeline.ErrHeld, "nobody waits in a process")
@@ -91,7 +91,7 @@ func TestARunThatWaitsForAPersonSurvivesEverythingAndIsDecidedOnce(t *testing.T)
 	require.Eventually(t, func() bool {
 		c, _, err := second.Peek(t.Context(), "acme", p.ID())
 		return err == nil && c != nil && strings.Contains(text(t, c), "done")
-	}, 20*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 	require.Equal(t, map[string]int{`{"amount":50}`: 1, `{}`: 1, `{"amount":60}`: 1}, s.tools)
 	require.Len(t, s.turns[0], 1, "the model was not asked again")
 }
@@ -141,7 +141,7 @@ func TestWhatNobodyDecidesInTimeIsReadAsARejection(t *testing.T) {
 	require.Eventually(t, func() bool {
 		c, _, err := n.Peek(t.Context(), "acme", p.ID())
 		return err == nil && c != nil && strings.Contains(text(t, c), "nobody decided in time")
-	}, 20*time.Second, 50*time.Millisecond)
+	}, 30*time.Second, 50*time.Millisecond)
 	require.Empty(t, s.tools)
 }
 
@@ -171,13 +171,13 @@ func TestARunWaitsForACallThatAStageHolds(t *testing.T) {
 			}
 		}
 		return err == nil && child != ""
-	}, 10*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 	_, err = n.Decide(t.Context(), "acme", child, json.RawMessage(`"yes"`), "ann")
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		c, _, err := n.Peek(t.Context(), "acme", p.ID())
 		return err == nil && c != nil && strings.Contains(text(t, c), "done")
-	}, 20*time.Second, 50*time.Millisecond)
+	}, 30*time.Second, 50*time.Millisecond)
 	require.Equal(t, map[string]int{`{}`: 1, `{"b":1}`: 1}, s.tools)
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/systemtest/pace"
 )
 
 const secret = "sk-our-own-key-0123456789"
@@ -233,11 +234,8 @@ func TestSecretsAndAddressesStayInside(t *testing.T) { // (SE-6, CX-9)
 		plays[fmt.Sprintf("s%d", code)] = status(code, echo, "X-Request-Id", "r-"+secret)
 	}
 	u := newUpstream(t, plays)
-	down, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, down.Close())
 	providers := provider("up", u.URL, `"s*"`, ", api-key-env: UP_SECRET_KEY") +
-		provider("down", "http://"+down.Addr().String(), "refused", ", api-key-env: UP_SECRET_KEY") +
+		provider("down", "http://127.0.0.1:"+pace.Port(t), "refused", ", api-key-env: UP_SECRET_KEY") +
 		provider("nowhere", "http://no-such-host.invalid", "lost", ", api-key-env: UP_SECRET_KEY")
 	s := newSystem(t, "models:\n  providers:\n"+providers, map[string]string{"UP_SECRET_KEY": secret})
 	plays["refused"], plays["lost"] = nil, nil

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/systemtest/pace"
 )
 
 // row is one fault of an upstream and what a caller gets.
@@ -132,9 +133,6 @@ func faultRows(t *testing.T) []row {
 
 // elsewhere are faults of a provider of its own: below HTTP.
 func elsewhere(t *testing.T) []row {
-	refused, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, refused.Close())
 	mute, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and never says a word of TLS
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = mute.Close() })
@@ -151,7 +149,7 @@ func elsewhere(t *testing.T) []row {
 		return row{name: name, base: base, plain: code, stream: code}
 	}
 	return []row{
-		on("connect-refused", "http://"+refused.Addr().String(), messages.ProviderError),
+		on("connect-refused", "http://127.0.0.1:"+pace.Port(t), messages.ProviderError),
 		on("connect-silent", "http://"+fullListener(t), messages.ProviderTimeout),
 		on("tls-silent", "https://"+mute.Addr().String(), messages.ProviderTimeout),
 		on("tls-strange", strange.URL, messages.ProviderError),

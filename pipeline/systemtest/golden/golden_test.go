@@ -91,7 +91,7 @@ func (g *gateway) run(t *testing.T, rows []row) {
 	for _, r := range rows {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(t.Context(), 25*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			var out strings.Builder
 			call, session := "", ""

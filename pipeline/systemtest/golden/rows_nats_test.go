@@ -69,6 +69,11 @@ var natsRows = []row{
 			"Shallot-Session: n1"),
 		ask("todo.get", ""),
 	}},
+	one("nats-cancel-unknown", ask("cancel.01a201e6-54b9-7d9c-9c8c-6230f84b6237", "")),
+	one("nats-cancel-tenant-unknown", ask("tenant.acme.cancel.01a201e6-54b9-7d9c-9c8c-6230f84b6237", "")),
+	{"nats-cancel-ended", []string{
+		ask("tenant.acme.model.request", hello, "Idempotency-Key: c1"), ask("tenant.acme.cancel.$call", ""),
+	}},
 	one("nats-cancel-unknown-echo", ask("echo", "as it is", "X-Mine: 1")),
 	one("nats-switch-unknown", ask("control.disable", "nobody")),
 	one("nats-switch-mandatory", ask("control.disable", "audit")),

@@ -118,7 +118,7 @@ func TestEachDoorRefusesHostileBodies(t *testing.T) {
 			send := func(t *testing.T, body string) reply {
 				t.Helper()
 				begin := time.Now()
-				defer func() { require.Less(t, time.Since(begin), 5*time.Second) }()
+				defer func() { require.Less(t, time.Since(begin), 30*time.Second) }()
 				if d.http != "" {
 					method, path, _ := strings.Cut(d.http, " ")
 					return ask(t, i.base, d.key, method, path, body, "Accept: application/json, text/event-stream")
@@ -170,7 +170,7 @@ func (i *installation) raw(t *testing.T, request string) string {
 	c, err := net.Dial("tcp", strings.TrimPrefix(i.base, "http://"))
 	require.NoError(t, err)
 	defer func() { _ = c.Close() }()
-	require.NoError(t, c.SetDeadline(time.Now().Add(15*time.Second)))
+	require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
 	_, _ = io.WriteString(c, request) // the server may hang up within it
 	out, _ := io.ReadAll(c)
 	return string(out)
@@ -207,7 +207,7 @@ func TestTheHTTPDoorBoundsWhatItReads(t *testing.T) {
 			t.Parallel()
 			begin := time.Now()
 			out := i.raw(t, tt.request)
-			require.Less(t, time.Since(begin), 10*time.Second)
+			require.Less(t, time.Since(begin), 30*time.Second)
 			if tt.status == "" {
 				require.True(t, out == "" || strings.HasPrefix(out, "HTTP/1.1 4"), "%.200s", out)
 				return
@@ -245,7 +245,7 @@ func TestTheHTTPDoorBoundsWhatItReads(t *testing.T) {
 			`{"model":"demo/echo","messages":[{"role":"user","content":"well"}]}`)
 		require.Equal(t, http.StatusOK, r.status, r)
 		for _, c := range slow { // each is ended by the server
-			require.NoError(t, c.SetReadDeadline(time.Now().Add(15*time.Second)))
+			require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
 			_, err := io.Copy(io.Discard, c)
 			require.NoError(t, err)
 		}

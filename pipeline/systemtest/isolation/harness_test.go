@@ -83,7 +83,7 @@ func natsServer(t *testing.T, edit func(string) string) *server.Server {
 	require.NoError(t, err)
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	require.True(t, s.ReadyForConnections(10*time.Second))
+	require.True(t, s.ReadyForConnections(time.Minute))
 	return s
 }
 
@@ -160,29 +160,23 @@ func (i *installation) serve(log *slog.Logger) {
 	require.NoError(t, err)
 	i.http, err = httpapi.New(httpapi.Config{Addr: "127.0.0.1:8080", Admin: "127.0.0.1:8081", BodyLimit: bodyLimit,
 		HeaderTimeout: time.Second, BodyTimeout: time.Second}, httpapi.Deps{
-		Keys: k, Log: log, Entry: h.Entry(), Control: h.Control(), Tools: h, Approvals: h, Agents: h.Agents(), Dead: h.Dead(),
-		Models:    func(context.Context) []httpapi.ModelInfo { return []httpapi.ModelInfo{{ID: "demo/echo"}} },
-		Calls:     i.host.Calls(),
-		Responses: h.Responses(), Cancel: h.CancelCall,
-		Todo: &httpapi.TodoLists{
-			Load: func(ctx context.Context, tenant, session string) (any, error) {
-				return h.LoadTodo(ctx, tenant, session)
-			},
-			Edit: func(ctx context.Context, tenant, session string, edit []byte) (any, error) {
-				return h.EditTodo(ctx, tenant, session, edit)
-			},
-		},
+		Keys: k, Log: log, Entry: h.Entry(), Control: h.Control(), Tools: h.Tools,
+		Approvals: h.Approvals, Agents: h.Agents, Dead: h.Dead(),
+		Models:    func(context.Context) []api.ModelInfo { return []api.ModelInfo{{ID: "demo/echo"}} },
+		Calls:     i.host.Calls,
+		Responses: h.Responses, Cancel: h.Node.Cancel,
+		Todo: &httpapi.TodoLists{Load: h.Todo.Load, Edit: h.Todo.Edit},
 	})
 	require.NoError(t, err)
-	m, err := mcpapi.New(mcpapi.Options{Entry: h.Entry(), Source: h, Agents: h.Agents(), Approvals: h,
-		Version: "1", Log: log,
+	m, err := mcpapi.New(mcpapi.Options{Entry: h.Entry(), Tools: h.Tools.Registry, Upstreams: h.MCP,
+		Tasks: h.Node, Agents: h.Agents, Approvals: h.Approvals, Version: "1", Log: log,
 		Local: api.Identity{Tenant: "default", Role: api.RoleCaller}})
 	require.NoError(t, err)
 	t.Cleanup(m.Close)
 	i.http.Extra = append(
 		httpapi.NewPage("shallot", "1", "").Surfaces(),
 		httpapi.Surface{Pattern: "/mcp", Handler: m.Handler(bodyLimit)},
-		httpapi.Surface{Pattern: "/metrics", Control: true, Handler: i.host.Metrics()},
+		httpapi.Surface{Pattern: "/metrics", Control: true, Handler: i.host.Telemetry.Page()},
 	)
 	i.base, i.admin = i.listen(i.http.Handler()), i.listen(i.http.AdminHandler())
 	t.Cleanup(func() {
@@ -215,7 +209,7 @@ func (r reply) String() string { return fmt.Sprintf("%d %s %.300s", r.status, r.
 // ask sends an HTTP request of a key. headers are "Name: value" lines.
 func ask(t *testing.T, base, key, method, path, body string, headers ...string) reply {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, base+path, strings.NewReader(body))
 	require.NoError(t, err)
@@ -261,7 +255,7 @@ func (u user) ask(t *testing.T, subject, body string, headers ...string) reply {
 		name, value, _ := strings.Cut(h, ": ")
 		m.Header[name] = append(m.Header[name], value)
 	}
-	out, err := u.RequestMsg(m, 20*time.Second)
+	out, err := u.RequestMsg(m, time.Minute)
 	require.NoError(t, err, subject)
 	r := reply{status: 200, fault: out.Header.Get("Shallot-Fault"), header: out.Header.Get, body: string(out.Data)}
 	if code := out.Header.Get("Nats-Service-Error-Code"); code != "" {

@@ -53,7 +53,7 @@ func TestAnotherAccountReachesWhatIsImported(t *testing.T) {
 		for _, subject := range []string{
 			"shallot.v1.tenant.acme.model.request", "shallot.v1.control.stats", "ask.x", "$KV.shallot_results.x",
 		} {
-			_, err := u.Request(subject, []byte(hello), 2*time.Second)
+			_, err := u.Request(subject, []byte(hello), 30*time.Second)
 			require.ErrorIs(t, err, nats.ErrNoResponders, subject)
 		}
 		require.NotContains(t, strings.ToLower(i.log.String()), "permissions violation")
@@ -64,7 +64,7 @@ func TestAnotherAccountReachesWhatIsImported(t *testing.T) {
 		u := dial(t, i)
 		require.NoError(t, u.PublishRequest("ask", u.NewInbox(), []byte(hello)))
 		require.NoError(t, u.Flush())
-		require.Eventually(t, func() bool { return strings.Contains(i.log.String(), "not an inbox") }, 10*time.Second,
+		require.Eventually(t, func() bool { return strings.Contains(i.log.String(), "not an inbox") }, 30*time.Second,
 			10*time.Millisecond, "it is dropped, and the log says why")
 	})
 }

@@ -32,6 +32,7 @@ tool:
       effect: read
       cache: off
       task: always
+      timeout: 20m
       input-schema: {type: object, properties: {ms: {type: integer}}}
     - name: keep
       description: Gives back
@@ -106,7 +107,7 @@ func (i *installation) newVictim(t *testing.T) victim {
 	v.tool = id(r)
 	v.streamed = id(call("/v1/chat/completions", strings.Replace(promptBody, "{", `{"stream":true,`, 1),
 		"Idempotency-Key: key-4", "Shallot-Cache: off"))
-	v.running = id(call("/v1/tools/wait/call", `{"ms":600000}`, "Prefer: respond-async", "Shallot-Timeout: 50s"))
+	v.running = id(call("/v1/tools/wait/call", `{"ms":600000}`, "Prefer: respond-async", "Shallot-Timeout: 20m"))
 	v.held = id(call("/v1/tools/add/call", bigBody, "Idempotency-Key: key-3"))
 	r = call("/v1/tools/keep/call", `{"message":"`+strings.Repeat(canary+" ", 100)+`"}`)
 	v.evicted = regexp.MustCompile(`shallot-evicted/\S+\.txt`).FindString(r.body)

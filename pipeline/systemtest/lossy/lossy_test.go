@@ -48,7 +48,7 @@ func TestEachMessageGoesItsOwnWay(t *testing.T) {
 				m.Header = nil
 			}
 			require.NoError(t, ends[0].PublishMsg(m))
-			err := ends[0].FlushTimeout(5 * time.Second)
+			err := ends[0].FlushTimeout(30 * time.Second)
 			if what != "last" {
 				require.NoError(t, err)
 			}
@@ -66,7 +66,7 @@ func TestEachMessageGoesItsOwnWay(t *testing.T) {
 				<-cut
 			}
 		}
-		require.Eventually(t, far.IsConnected, 5*time.Second, time.Millisecond)
-		require.NoError(t, far.FlushTimeout(5*time.Second))
+		require.Eventually(t, far.IsConnected, 30*time.Second, time.Millisecond)
+		require.NoError(t, far.FlushTimeout(30*time.Second))
 	}
 }

@@ -4,7 +4,10 @@ package pace
 
 import (
 	"flag"
+	"math/rand/v2"
+	"net"
 	"strconv"
+	"testing"
 )
 
 // Parallel has up to n tests of the package run at once, unless the command line says how many; with the race detector,
@@ -16,6 +19,21 @@ func Parallel(n int) {
 		return
 	}
 	_ = flag.Set(f.Name, strconv.Itoa(Rounds(n))) // it is a number
+}
+
+// Port finds a port that nobody listens on, for a server that comes later, or comes again. It is below those that the
+// system gives to outgoing connections, so that none of them takes it meanwhile.
+func Port(t testing.TB) string {
+	t.Helper()
+	for range 100 {
+		port := strconv.Itoa(20_000 + rand.IntN(12_000))
+		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			_ = l.Close()
+			return port
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
 }
 
 // Rounds is how many of n rounds a suite does that kills processes. With the race detector it is a quarter: rounds are

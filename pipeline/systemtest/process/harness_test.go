@@ -111,7 +111,7 @@ func newClusterOf(t *testing.T, server []string, env ...string) *cluster {
 		}
 		c.url = ports.NATS[0]
 		return true
-	}, 10*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	nc, err := nats.Connect(c.url, nats.UserInfo("admin", "secret"), nats.RetryOnFailedConnect(true),
 		nats.MaxReconnects(-1))
 	require.NoError(t, err)

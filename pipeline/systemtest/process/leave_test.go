@@ -29,7 +29,7 @@ func TestAGatewayLeavesBeforeItStops(t *testing.T) {
 	require.Equal(t, 200, c.http("POST", base+"/v1/chat/completions", echo).status)
 	require.Equal(t, 200, c.http("GET", base+"/readyz", "").status)
 	leaving.signal(syscall.SIGTERM)
-	require.Eventually(t, func() bool { return c.http("GET", base+"/readyz", "").status == 503 }, 5*time.Second,
+	require.Eventually(t, func() bool { return c.http("GET", base+"/readyz", "").status == 503 }, 30*time.Second,
 		10*time.Millisecond)
 	a := c.http("POST", base+"/v1/chat/completions", echo)
 	require.Equal(t, 200, a.status, "new connections are served: %s", a.body)

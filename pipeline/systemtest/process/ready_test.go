@@ -28,7 +28,7 @@ func TestReadinessSaysWhoIsMissing(t *testing.T) {
 			reason := one.Get("reason").Str
 			return r.status == status && one.Get("state").Str == state && (part == "") == (reason == "") &&
 				strings.Contains(reason, part)
-		}, 20*time.Second, 50*time.Millisecond, "%s", &text)
+		}, 30*time.Second, 50*time.Millisecond, "%s", &text)
 	}
 	check(503, "stages", "", "model/audit")
 	check(503, "targets", "degraded", "model/demo")

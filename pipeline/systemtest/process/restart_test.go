@@ -143,7 +143,7 @@ func TestCallsOfAKilledGatewayGoOnAtAnother(t *testing.T) {
 			texts[i], errs[i] = gjson.GetBytes(a.body, "choices.0.message.content").Str, err
 		})
 	}
-	require.Eventually(t, func() bool { _, n := p.runs(""); return n == calls }, 40*time.Second, 10*time.Millisecond,
+	require.Eventually(t, func() bool { _, n := p.runs(""); return n == calls }, 2*time.Minute, 10*time.Millisecond,
 		"all are accepted, and at their target")
 	_, other := c.gateway()
 	mu.Lock()
@@ -204,7 +204,7 @@ func TestAnEmbeddedGatewayThatIsKilledGoesOnAtOnce(t *testing.T) {
 			_, _ = httpDo(keyed, "POST", base+"/v1/chat/completions", asks(key), "Idempotency-Key", key)
 		})
 	}
-	require.Eventually(t, func() bool { _, n := p.runs(""); return n == 2*calls }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { _, n := p.runs(""); return n == 2*calls }, 30*time.Second, 10*time.Millisecond)
 	g.signal(syscall.SIGKILL)
 	<-g.done
 	cut()

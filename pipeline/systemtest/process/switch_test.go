@@ -36,7 +36,7 @@ func TestSwitchesUnderLoad(t *testing.T) {
 	kv, err := js.KeyValue(t.Context(), jet.ControlBucket)
 	require.NoError(t, err)
 
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var taken, ended atomic.Int64
 	reached := make(chan struct{}, calls)

@@ -135,7 +135,7 @@ func controlRows(t *testing.T, s site) {
 				x, _ := m.Get(messages.Model, stage)
 				return x.Enabled() != on
 			})
-		}, 5*time.Second, time.Millisecond)
+		}, 30*time.Second, time.Millisecond)
 	}
 	t.Run("a stage that is off in the configuration stays off until switched on (HT-7)", func(t *testing.T) {
 		require.Equal(t, without, path(t, 0))
@@ -236,7 +236,7 @@ func controlRows(t *testing.T, s site) {
 			var err error
 			now, err = s.controls[0].Stats(t.Context())
 			return err == nil && now.ChainBuildCount == built()
-		}, 20*time.Second, 10*time.Millisecond)
+		}, 30*time.Second, 10*time.Millisecond)
 		require.GreaterOrEqual(t, now.LastBuildTimeMs, 0.0)
 	})
 	conflicts := func(t *testing.T) []string {

@@ -147,7 +147,7 @@ func onBus(t *testing.T, rows []row, fused bool) {
 		require.Eventually(t, func() bool {
 			s, err := w.js.Stream(t.Context(), name)
 			return err == nil && s.CachedInfo().State.Msgs == 0
-		}, 10*time.Second, 5*time.Millisecond, name)
+		}, 30*time.Second, 5*time.Millisecond, name)
 	}
 	for i, r := range rows {
 		require.Len(t, m.outcome(fmt.Sprint("r", i)).seen, r.calls, r.id)

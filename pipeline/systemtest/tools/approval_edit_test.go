@@ -52,7 +52,7 @@ tool:
 		require.Eventually(t, func() bool {
 			p, err := b.Node.HeldCall(t.Context(), "default", id)
 			return err == nil && json.Unmarshal(p.Question, &q) == nil && string(q.Arguments) == args
-		}, 20*time.Second, 5*time.Millisecond, args)
+		}, 30*time.Second, 5*time.Millisecond, args)
 		return q
 	}
 	edit := func(args string) string { return `{"decision":"edit","arguments":` + args + `}` }

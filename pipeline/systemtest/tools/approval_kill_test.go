@@ -16,6 +16,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
+	"github.com/shallot-nats/shallot/pipeline/systemtest/pace"
 )
 
 // HI-12 with real processes: whole Shallot processes are killed while calls are parked, wait, are decided and go on.
@@ -26,7 +27,9 @@ func TestApprovalUnderKills(t *testing.T) {
 		t.Skip("starts and kills processes")
 	}
 	t.Parallel()
-	const calls = 60
+	const every = 6 // each six calls, but the last, have their kill
+	kills := pace.Rounds(9)
+	calls := every * (kills + 1)
 	srv, err := embed.Start(embed.Options{Dir: t.TempDir(), Port: -1, Sync: time.Minute})
 	require.NoError(t, err)
 	t.Cleanup(srv.Stop)
@@ -54,7 +57,7 @@ tool:
 	nc, err := nats.Connect(srv.ClientURL())
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
-	limit := time.Now().Add(90 * time.Second)
+	limit := time.Now().Add(5 * time.Minute)
 	// request asks until somebody answers: the process that took it may be gone.
 	request := func(subject, body, key string) *nats.Msg {
 		for time.Now().Before(limit) {
@@ -73,12 +76,26 @@ tool:
 		}
 		return nil
 	}
-	var next, ended atomic.Int64
+	var next atomic.Int64
 	ids, ends := make([]string, calls), make([]*nats.Msg, calls)
+	begins, killed := make([]chan struct{}, kills), make([]chan struct{}, kills)
+	for k := range kills {
+		begins[k], killed[k] = make(chan struct{}), make(chan struct{})
+	}
+	// at is told of each moment of a call, the first of three is 0. The kills come at each in turn.
+	at := func(i, moment int) {
+		if k := i / every; i%every == every/2 && k < kills && k%3 == moment {
+			close(begins[k])
+		}
+	}
 	var callers sync.WaitGroup
 	for range 8 {
 		callers.Go(func() {
 			for i := int(next.Add(1)) - 1; i < calls; i = int(next.Add(1)) - 1 {
+				if part := i / every; part > 0 {
+					<-killed[part-1]
+				}
+				at(i, 0)
 				m := request("shallot.v1.tool.request.once", `{}`, fmt.Sprintf("call-%d", i))
 				if m == nil {
 					return
@@ -87,6 +104,7 @@ tool:
 					t.Errorf("call %d was not accepted: %s", i, m.Data)
 					return
 				}
+				at(i, 1)
 				decision := []string{"approve", "reject"}[i%2]
 				for time.Now().Before(limit) {
 					m = request("shallot.v1.approval.answer", `{"call":"`+ids[i]+`","decision":"`+decision+`"}`, "")
@@ -95,6 +113,7 @@ tool:
 						break
 					}
 				}
+				at(i, 2)
 				for time.Now().Before(limit) {
 					m = request("shallot.v1.result."+ids[i], ``, "")
 					if m == nil || m.Header.Get("Shallot-Status") == "" {
@@ -102,26 +121,21 @@ tool:
 					}
 				}
 				ends[i] = m
-				ended.Add(1)
 			}
 		})
 	}
 	over := make(chan struct{})
 	go func() { callers.Wait(); close(over) }()
-	kills := 0
-	for alive := true; alive; {
+	for k := range kills {
 		select {
-		case <-over:
-			alive = false
-		case <-time.After(20 * time.Millisecond):
-			if ended.Load() >= int64(kills*6) && ended.Load() < calls-8 {
-				all[kills%len(all)].kill()
-				all[kills%len(all)].start()
-				kills++
-			}
+		case <-begins[k]:
+		case <-over: // the call has failed
 		}
+		all[k%len(all)].kill()
+		all[k%len(all)].start()
+		close(killed[k])
 	}
-	require.Greater(t, kills, 3)
+	<-over
 	ran := effectsIn(t, effects)
 	count, seen := map[string]int{}, map[string]bool{}
 	for i, m := range ends {

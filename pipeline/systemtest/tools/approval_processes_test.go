@@ -69,6 +69,6 @@ func TestApprovalOverNATS(t *testing.T) { // (EN-9)
 	require.Eventually(t, func() bool {
 		m = ask(t, b.Conn, "shallot.v1.tenant.acme.result."+id, ``)
 		return string(m.Data) == `{"paid":true}`
-	}, 10*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 	require.Equal(t, []string{`{"amount":9007199254740993}`}, b.payments())
 }

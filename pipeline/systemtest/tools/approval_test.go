@@ -54,7 +54,7 @@ const tillPolicies = `
       policies:
         - {name: big, tool: "pay*", when: args.amount > 100}
         - {name: careful, decisions: [approve, reject], expires: 1h}
-        - {name: quick, tool: quick, expires: 1s}
+        - {name: quick, tool: quick, expires: 3s}
 `
 
 func startTill(t *testing.T, more, data string, stages ...pipeline.Stage) *till {
@@ -122,7 +122,7 @@ func (b *till) cancelled(t *testing.T, id string) *messages.Fault {
 
 func (b *till) decide(t *testing.T, id, decision string) *messages.Fault {
 	t.Helper()
-	err := b.Decide(t.Context(), "default", id, json.RawMessage(decision), "ann")
+	err := b.Approvals.Decide(t.Context(), "default", id, json.RawMessage(decision), "ann")
 	if err == nil {
 		return nil
 	}
@@ -158,7 +158,7 @@ func TestApprovalRows(t *testing.T) {
 		})
 	t.Run("a yes runs the tool once as asked (HI-2)", func(t *testing.T) {
 		id := b.held(t, "pay", `{"amount":"9007199254740993"}`)
-		list, err := b.Approvals(t.Context(), "default")
+		list, err := b.Approvals.Approvals(t.Context(), "default")
 		require.NoError(t, err)
 		require.Equal(t, id, list[len(list)-1].Call)
 		q := gjson.ParseBytes(list[len(list)-1].Question)
@@ -187,14 +187,14 @@ func TestApprovalRows(t *testing.T) {
 				}
 			}
 			return asked && answered && end
-		}, 10*time.Second, 20*time.Millisecond, "the audit says who decided what")
+		}, 30*time.Second, 20*time.Millisecond, "the audit says who decided what")
 	})
 	t.Run("edited arguments are checked, run once and seen everywhere (HI-3)", func(t *testing.T) {
 		id := b.held(t, "pay", `{"amount":500}`)
 		bad := b.decide(t, id, `{"decision":"edit","arguments":{"amount":"many","to":{}}}`)
 		require.Equal(t, messages.InvalidArguments, bad.Code)
 		require.NotEmpty(t, bad.Param)
-		_, err := b.Approval(t.Context(), "default", id)
+		_, err := b.Approvals.Approval(t.Context(), "default", id)
 		require.NoError(t, err, "still waiting")
 		n := len(b.payments())
 		require.Nil(t, b.decide(t, id, `{"decision":"edit","arguments":{"amount":"50","to":"bob"}}`))
@@ -223,7 +223,7 @@ func TestApprovalRows(t *testing.T) {
 		f := b.decide(t, id, `{"decision":"respond","content":1}`)
 		require.Equal(t, messages.InvalidRequest, f.Code, "HI-8")
 		require.Contains(t, f.Message, "allowed: approve, reject")
-		require.ErrorIs(t, b.Decide(t.Context(), "default", id, json.RawMessage(`{"decision":null}`), "ann"),
+		require.ErrorIs(t, b.Approvals.Decide(t.Context(), "default", id, json.RawMessage(`{"decision":null}`), "ann"),
 			pipeline.ErrHeld, "HI-10")
 		require.Equal(t, messages.NotFound, b.decide(t, messages.NewID(), `"approve"`).Code, "HI-7")
 		require.Nil(t, b.decide(t, id, `"approve"`))
@@ -243,13 +243,13 @@ func TestApprovalRows(t *testing.T) {
 func TestApprovalOfALateTool(t *testing.T) {
 	t.Parallel()
 	b := startTill(t, "", "")
-	_, err := b.RegisterTool(t.Context(),
+	_, err := b.Tools.RegisterTool(t.Context(),
 		[]byte(`{"name":"late","executor":"go:pay","effect":"read","approval":"always"}`), "op")
 	require.NoError(t, err)
-	_, err = b.RegisterTool(t.Context(),
+	_, err = b.Tools.RegisterTool(t.Context(),
 		[]byte(`{"name":"pay_more","executor":"go:pay","effect":"read","approval":"none"}`), "op")
 	require.NoError(t, err)
-	_, err = b.RegisterTool(t.Context(),
+	_, err = b.Tools.RegisterTool(t.Context(),
 		[]byte(`{"name":"wrong","executor":"go:pay","effect":"read","approval":"gone"}`), "op")
 	require.ErrorContains(t, err, `approval "gone" is not a policy`)
 	for tool, args := range map[string]string{"late": `{}`, "pay_more": `{"amount":101}`} {
@@ -260,7 +260,7 @@ func TestApprovalOfALateTool(t *testing.T) {
 	require.Len(t, b.payments(), 2)
 	// The tool changes while a call of it waits: a yes to the old one is no yes to the new one.
 	id := b.held(t, "late", `{}`)
-	_, err = b.RegisterTool(t.Context(),
+	_, err = b.Tools.RegisterTool(t.Context(),
 		[]byte(`{"name":"late","description":"does something else","executor":"go:pay","effect":"read",`+
 			`"approval":"always"}`), "op")
 	require.NoError(t, err)
@@ -290,7 +290,7 @@ func TestApprovalFailsClosed(t *testing.T) {
 			return pipeline.Continue(), nil
 		}}
 	b := startTill(t, "", "", meddle)
-	_, err := b.RegisterTool(t.Context(),
+	_, err := b.Tools.RegisterTool(t.Context(),
 		[]byte(`{"name":"meddled","executor":"go:pay","effect":"read","approval":"always",`+
 			`"stages":{"optional":["meddle"]}}`), "op")
 	require.NoError(t, err)
@@ -334,7 +334,7 @@ func TestApprovalReplaced(t *testing.T) {
 	var h *host.Host
 	mine := pipeline.Stage{Name: "approval", Kind: messages.Tool, Reads: []string{"request"},
 		Before: func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
-			d, err := h.Tools(ctx)
+			d, err := h.Tools.Registry.List(ctx)
 			if err != nil || c.Tool == "no" {
 				return pipeline.Continue(), err
 			}

@@ -85,7 +85,7 @@ tool:
 					return true
 				}
 			}
-		}, 20*time.Second, 50*time.Millisecond)
+		}, 30*time.Second, 50*time.Millisecond)
 	})
 	t.Run("passed on where the tool says so", func(t *testing.T) {
 		_, body := post(t, caller+"/v1/tools/open/call", sent)

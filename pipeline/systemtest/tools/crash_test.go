@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -21,6 +20,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/systemtest/pace"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
 
@@ -164,26 +164,57 @@ func (p *process) dead() {
 	go func() { _ = p.cmd.Wait(); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		require.Fail(p.t, "it did not die")
 	}
 }
 
-// A worker dies at each step of a tool call, and another one takes the call up: at once, or only when its time is over.
-func TestWorkerDiesAtEachStep(t *testing.T) {
-	t.Parallel()
+// dying is an installation whose worker dies at a step of each call.
+type dying struct {
+	*crashWorld
+	entry *host.Host
+	at    string
+	tool  string
+}
+
+func newDying(t *testing.T, at, tool string) *dying {
+	t.Helper()
 	srv, err := embed.Start(embed.Options{Dir: t.TempDir(), Port: -1, Sync: time.Minute})
 	require.NoError(t, err)
 	t.Cleanup(srv.Stop)
 	w := newCrashWorld(t, srv.ClientURL())
-	h := startRoles(t, w.yaml(), host.Roles{All: true, Entry: true})
-	finish := func(p pipeline.Pending) *messages.Call {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		c, err := p.Wait(ctx, nil)
-		require.NoError(t, err)
-		return c
+	return &dying{w, startRoles(t, w.yaml(), host.Roles{All: true, Entry: true}), at, tool}
+}
+
+// call has a worker die in a call.
+func (d *dying) call(r pipeline.Request) pipeline.Pending {
+	d.t.Helper()
+	worker := d.process("", d.at)
+	if !r.Deadline.IsZero() {
+		r.Deadline = time.Now().Add(dyingTime)
 	}
+	r.Kind, r.Tool, r.Body = messages.Tool, d.tool, []byte(`{}`)
+	p, err := d.entry.Entry().Accept(d.t.Context(), r)
+	require.NoError(d.t, err)
+	worker.dead()
+	return p
+}
+
+func (d *dying) end(p pipeline.Pending) *messages.Call {
+	d.t.Helper()
+	ctx, cancel := context.WithTimeout(d.t.Context(), 2*time.Minute)
+	defer cancel()
+	c, err := p.Wait(ctx, nil)
+	require.NoError(d.t, err)
+	return c
+}
+
+// dyingTime is the time of a call that nobody takes up in time.
+const dyingTime = 6 * time.Second
+
+// A worker dies at each step of a tool call, and another one takes the call up: at once, or only when its time is over.
+func TestWorkerDiesAtEachStep(t *testing.T) {
+	t.Parallel()
 	for _, x := range []struct {
 		at      string
 		once    messages.Code // another worker is there
@@ -199,18 +230,16 @@ func TestWorkerDiesAtEachStep(t *testing.T) {
 			if tool == "many" && x.at == dieAfterRecord {
 				continue // it has no record of its own
 			}
+			want, ran := x.once, x.onceRan
+			if tool == "many" {
+				want, ran = "", x.manyRan
+			}
 			t.Run(x.at+"/"+tool+"/in time", func(t *testing.T) {
-				dying := w.process("", x.at)
-				p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: tool, Body: []byte(`{}`)})
-				require.NoError(t, err)
-				dying.dead()
-				next := w.process("", "")
-				defer next.kill()
-				c := finish(p)
-				want, ran := x.once, x.onceRan
-				if tool == "many" {
-					want, ran = "", x.manyRan
-				}
+				t.Parallel()
+				d := newDying(t, x.at, tool)
+				p := d.call(pipeline.Request{})
+				d.process("", "")
+				c := d.end(p)
 				if want == "" {
 					require.Nil(t, c.Fault, "%v", c.Fault)
 					require.Equal(t, `{"ok":true}`, string(c.Reply()))
@@ -220,49 +249,43 @@ func TestWorkerDiesAtEachStep(t *testing.T) {
 					require.Contains(t, c.Fault.Message, "may have been carried out")
 					require.Contains(t, c.Fault.Message, "'many'", "what to check with")
 				}
-				require.Equal(t, ran, w.ran(c.ID))
+				require.Equal(t, ran, d.ran(c.ID))
 			})
 			if tool == "many" && x.at != dieAfterRun {
 				continue
 			}
-			t.Run(x.at+"/"+tool+"/too late", func(t *testing.T) {
-				ran := 0
-				for _, submit := range []bool{false, true} {
-					var until time.Time
-					die := func() pipeline.Pending {
-						dying := w.process("", x.at)
-						until = time.Now().Add(3 * time.Second)
-						p, err := h.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: tool, Body: []byte(`{}`),
-							Submit: submit, Deadline: until})
-						require.NoError(t, err)
-						dying.dead()
-						return p
-					}
-					p := die()
-					if submit { // nobody waits: whoever takes it up, when its time is over, writes its end
-						require.Eventually(t, func() bool { return time.Now().After(until) }, 10*time.Second, 20*time.Millisecond)
-						next := w.process("", "")
-						defer next.kill()
-					}
-					c := finish(p)
-					want := x.late
-					if want == "" {
-						require.Nil(t, c.Fault, "%v", c.Fault)
-						require.Equal(t, 1, w.ran(c.ID))
-						continue
-					}
-					require.NotNil(t, c.Fault, "%s", c.Reply())
-					if tool == "many" {
-						want = messages.DeadlineExceeded
-					}
-					require.Equal(t, want, c.Fault.Code, c.Fault.Message)
-					ran += w.ran(c.ID)
-				}
-				if tool == "once" {
-					require.LessOrEqual(t, ran, 2)
-				}
-			})
+			for _, submit := range []bool{false, true} {
+				name := map[bool]string{false: "too late", true: "submitted, too late"}[submit]
+				t.Run(x.at+"/"+tool+"/"+name, func(t *testing.T) {
+					t.Parallel()
+					newDying(t, x.at, tool).tooLate(submit, x.late)
+				})
+			}
 		}
+	}
+}
+
+// tooLate has no worker there until the time of the call is over.
+func (d *dying) tooLate(submit bool, want messages.Code) {
+	p := d.call(pipeline.Request{Submit: submit, Deadline: time.Now()})
+	if submit { // nobody waits: whoever takes it up, when its time is over, writes its end
+		over := time.NewTimer(dyingTime)
+		<-over.C // simulated: nobody is there
+		d.process("", "")
+	}
+	c := d.end(p)
+	if want == "" {
+		require.Nil(d.t, c.Fault, "%v", c.Fault)
+		require.Equal(d.t, 1, d.ran(c.ID))
+		return
+	}
+	require.NotNil(d.t, c.Fault, "%s", c.Reply())
+	if d.tool == "many" {
+		want = messages.DeadlineExceeded
+	}
+	require.Equal(d.t, want, c.Fault.Code, c.Fault.Message)
+	if d.tool == "once" {
+		require.LessOrEqual(d.t, d.ran(c.ID), 1)
 	}
 }
 
@@ -279,21 +302,11 @@ func natsProcess(dir, port string) error {
 	return nil
 }
 
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer func() { _ = l.Close() }()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	require.NoError(t, err)
-	return port
-}
-
 // The process that accepted the call dies while its tool runs, then the NATS server does. The caller asks again with
 // the idempotency key, and gets the end of the one run.
 func TestEntryAndServerDieWhileAToolRuns(t *testing.T) {
 	t.Parallel()
-	port := freePort(t)
+	port := pace.Port(t)
 	w := newCrashWorld(t, "nats://127.0.0.1:"+port)
 	server := &process{t: t, env: []string{"SHALLOT_TEST_PROCESS=nats",
 		"SHALLOT_TEST_FILE=" + filepath.Join(w.dir, "nats"), "SHALLOT_TEST_PORT=" + port}}
@@ -316,7 +329,7 @@ func TestEntryAndServerDieWhileAToolRuns(t *testing.T) {
 				}
 				var first sync.WaitGroup
 				first.Go(func() { _, _ = try(time.Second) })
-				require.Eventually(t, func() bool { return w.ran("") > before }, 20*time.Second, time.Millisecond, "it runs")
+				require.Eventually(t, func() bool { return w.ran("") > before }, 30*time.Second, time.Millisecond, "it runs")
 				switch who {
 				case "entry":
 					entry.kill()

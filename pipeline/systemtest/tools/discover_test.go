@@ -28,10 +28,10 @@ func appears(t testing.TB, h *host.Host, name string, ok func(api.ToolInfo) bool
 	t.Helper()
 	var got api.ToolInfo
 	require.Eventually(t, func() bool {
-		i, err := h.GetTool(t.Context(), name)
+		i, err := h.Tools.GetTool(t.Context(), name)
 		got = i
 		return err == nil && (ok == nil || ok(i))
-	}, 20*time.Second, 50*time.Millisecond, "tool %s", name)
+	}, 30*time.Second, 50*time.Millisecond, "tool %s", name)
 	return got
 }
 
@@ -74,14 +74,14 @@ func TestDiscoveredTool(t *testing.T) {
 	thief()
 	m := ask(t, h.Conn, "shallot.v1.tool.request.get_weather", `{"days":3}`)
 	require.Equal(t, "blocked", m.Header.Get("Shallot-Fault"), string(m.Data))
-	_, err := h.ApproveTool(t.Context(), "get_weather", got.Policy.Hash, "me")
+	_, err := h.Tools.ApproveTool(t.Context(), "get_weather", got.Policy.Hash, "me")
 	require.Error(t, err, "that is the hash of what was, not of what is")
-	_, err = h.ApproveTool(t.Context(), "get_weather", held.Policy.Hash, "me")
+	_, err = h.Tools.ApproveTool(t.Context(), "get_weather", held.Policy.Hash, "me")
 	require.NoError(t, err)
 	require.Equal(t, `{"city":{"days":3}}`, string(ask(t, h.Conn, "shallot.v1.tool.request.get_weather",
 		`{"days":3}`).Data))
 
-	all, err := h.ListTools(t.Context())
+	all, err := h.Tools.ListTools(t.Context())
 	require.NoError(t, err)
 	for _, i := range all {
 		require.NotContains(t, []string{"wild", "ours", "a b"}, i.Function.Name)

@@ -21,9 +21,10 @@ import (
 func faces(t testing.TB, h *host.Host, role string) string {
 	t.Helper()
 	srv, err := httpapi.New(httpapi.Config{Addr: "127.0.0.1:1", BodyLimit: 32 << 20, Embedded: role == api.RoleOperator},
-		httpapi.Deps{Entry: h.Entry(), Control: h.Control(), Tools: h, Approvals: h})
+		httpapi.Deps{Entry: h.Entry(), Control: h.Control(), Tools: h.Tools, Approvals: h.Approvals})
 	require.NoError(t, err)
-	m, err := mcpapi.New(mcpapi.Options{Entry: h.Entry(), Source: h, Approvals: h, GracefulIsError: true,
+	m, err := mcpapi.New(mcpapi.Options{Entry: h.Entry(), Tools: h.Tools.Registry, Upstreams: h.MCP,
+		Tasks: h.Node, Approvals: h.Approvals, GracefulIsError: true,
 		Local: api.Identity{Tenant: "default", Role: role}, Version: "test", Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	t.Cleanup(m.Close)

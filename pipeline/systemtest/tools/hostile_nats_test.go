@@ -30,9 +30,13 @@ nats: {embedded: {port: 0, sync: 1m, data: `+t.TempDir()+`}}
 agent: {interceptor: {tool-fallback: {enabled: false}, tool-retry: {base-delay: 1ms}}}
 tool:
   tools:
-    - {name: once, not-executed: [429, 503], executor: "nats:odd", effect: write, timeout: 300ms,
+    - {name: once, not-executed: [429, 503], executor: "nats:odd", effect: write, timeout: 30s,
         retry: {max-attempts: 2, base-delay: 1ms, on: [any]}}
-    - {name: many, executor: "nats:odd", effect: read, cache: "off", timeout: 300ms, retry: {max-attempts: 2,
+    - {name: many, executor: "nats:odd", effect: read, cache: "off", timeout: 30s, retry: {max-attempts: 2,
+        base-delay: 1ms, on: [any]}}
+    - {name: once_hasty, executor: "nats:odd", effect: write, timeout: 300ms, retry: {max-attempts: 2, base-delay: 1ms,
+        on: [any]}}
+    - {name: many_hasty, executor: "nats:odd", effect: read, cache: "off", timeout: 300ms, retry: {max-attempts: 2,
         base-delay: 1ms, on: [any]}}
 `, host.Everything())
 	var mu sync.Mutex
@@ -98,6 +102,9 @@ tool:
 			t.Run(fmt.Sprintf("%s/%s", tool, x.do), func(t *testing.T) {
 				t.Parallel()
 				row := fmt.Sprint(tool, i)
+				if x.do == "silent" {
+					tool += "_hasty"
+				}
 				c := call(t, h, pipeline.Request{Tool: tool, Body: rawjson.Encode(map[string]string{"row": row, "do": x.do})})
 				got := string(c.Reply())
 				if s, ok := c.ReplyText(); ok {
@@ -107,9 +114,11 @@ tool:
 					got = "!" + string(c.Fault.Code)
 				}
 				require.Equal(t, []string{x.once, x.many}[j], got, "%v", c.Fault)
-				mu.Lock()
-				defer mu.Unlock()
-				require.Equal(t, x.asked[j], asked[row])
+				require.Eventually(t, func() bool { // whose time was over may be asked a moment later
+					mu.Lock()
+					defer mu.Unlock()
+					return asked[row] == x.asked[j]
+				}, 30*time.Second, time.Millisecond)
 			})
 		}
 	}
@@ -162,10 +171,10 @@ tool:
 		ok := n == settled
 		settled = n
 		return ok
-	}, 20*time.Second, 100*time.Millisecond)
+	}, 30*time.Second, 100*time.Millisecond)
 	all()
 	more := 0
-	require.Eventually(t, func() bool { more = goroutines() - settled; return more < 40 }, 20*time.Second,
+	require.Eventually(t, func() bool { more = goroutines() - settled; return more < 40 }, 30*time.Second,
 		50*time.Millisecond, "goroutines")
 	require.Nil(t, call(t, h, pipeline.Request{Tool: "fine", Body: []byte(`{}`)}).Fault, "the slots are free")
 	t.Logf("%d goroutines before, %d more after", settled, more)
@@ -191,9 +200,17 @@ tool:
 		startRoles(t, yaml(srv), host.Roles{All: true, Tool: true})
 	}
 	var now, most, counted atomic.Int64
+	met, meet := make(chan struct{}), sync.Once{}
 	_, err := entry.Conn.Subscribe("db", func(m *nats.Msg) {
 		go func() {
 			n := now.Add(1)
+			if n == 2 { // the first waits for a second one, so they ran side by side
+				meet.Do(func() { close(met) })
+			}
+			select {
+			case <-met:
+			case <-t.Context().Done():
+			}
 			for x := most.Load(); n > x && !most.CompareAndSwap(x, n); x = most.Load() {
 			}
 			<-time.After(30 * time.Millisecond) // simulated: work
@@ -223,7 +240,6 @@ tool:
 	}
 	wg.Wait()
 	require.LessOrEqual(t, most.Load(), int64(3))
-	require.Greater(t, most.Load(), int64(1))
 	require.EqualValues(t, 5, counted.Load())
 	require.EqualValues(t, 25, limited.Load())
 }
@@ -275,7 +291,7 @@ tool:
 	require.Eventually(t, func() bool {
 		held, line := all()
 		return running.Load() == 6 && held+line == 90
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	tooMany := func() bool { return held() > 6+len(queues)*10 || running.Load() > 6 }
 	require.Never(t, tooMany, 300*time.Millisecond, 20*time.Millisecond)
 	require.Greater(t, held(), 6)

@@ -31,20 +31,19 @@ nats: {embedded: {port: 0, sync: 1m, data: `+t.TempDir()+`}}
 agent: {interceptor: {tool-retry: {base-delay: 1ms}}}
 tool:
   tools:
-    - {name: dies, executor: "nats:breaks.dies", effect: write, timeout: 1s}
+    - {name: dies, executor: "nats:breaks.dies", effect: write, timeout: 3s}
     - {name: slow, executor: "nats:breaks.slow", effect: write, timeout: 30s}
     - {name: busy, executor: "nats:breaks.busy", effect: write, timeout: 30s}
-    - {name: many, executor: "nats:breaks.many", effect: write, idempotent: true, timeout: 1s}
+    - {name: many, executor: "nats:breaks.many", effect: write, idempotent: true, timeout: 3s}
 `, host.Everything())
-	var runs sync.Map
-	var last atomic.Pointer[nats.Msg]
+	var runs, lasts sync.Map
 	_, err := h.Conn.Subscribe("breaks.*", func(m *nats.Msg) {
 		n, _ := runs.LoadOrStore(strings.TrimPrefix(m.Subject, "breaks."), new(atomic.Int64))
 		n.(*atomic.Int64).Add(1)
 		for i, text := range []string{"one ", "two "} {
 			_ = m.RespondMsg(&nats.Msg{Data: []byte(text), Header: nats.Header{"Shallot-Chunk": {strconv.Itoa(i + 1)}}})
 		}
-		last.Store(m)
+		lasts.Store(strings.TrimPrefix(m.Subject, "breaks."), m)
 		if m.Subject == "breaks.busy" {
 			_ = m.RespondMsg(&nats.Msg{Header: nats.Header{"Nats-Service-Error-Code": {"503"}, "Nats-Service-Error": {"no room"},
 				"Retry-After": {"0"}}})
@@ -58,37 +57,42 @@ tool:
 		runs int64
 	}{{"dies", messages.OutcomeUnknown, 1}, {"slow", messages.OutcomeUnknown, 1}, {"busy", messages.OutcomeUnknown, 1},
 		{"many", messages.StreamCut, 1}} {
-		for _, stream := range []bool{true, false} {
-			if row.tool == "many" && !stream {
-				continue // of which nobody has seen anything: it is tried again
+		t.Run(row.tool, func(t *testing.T) {
+			t.Parallel()
+			for _, stream := range []bool{true, false} {
+				if row.tool == "many" && !stream {
+					continue // of which nobody has seen anything: it is tried again
+				}
+				key := row.tool + strconv.FormatBool(stream)
+				runs.Delete(row.tool)
+				r := pipeline.Request{Kind: messages.Tool, Tool: row.tool, Body: []byte(`{}`), Stream: stream, IdempotencyKey: key}
+				if row.tool == "slow" {
+					r.Deadline = time.Now().Add(4 * time.Second)
+				}
+				p, err := h.Entry().Accept(t.Context(), r)
+				require.NoError(t, err)
+				_, seen, c, fault := follow(t, p, nil)
+				if stream {
+					require.Equal(t, "one two ", seen, key)
+				}
+				require.NotNil(t, fault, key)
+				require.Equal(t, row.code, fault.Code, "%s: %s", key, fault.Message)
+				v, _ := lasts.Load(row.tool)
+				last := v.(*nats.Msg)
+				_ = last.RespondMsg(&nats.Msg{Data: []byte("three"), Header: nats.Header{"Shallot-Chunk": {"3"}}})
+				_ = last.RespondMsg(&nats.Msg{Header: nats.Header{"Shallot-Chunks": {"3"}}})
+				r.Deadline = time.Time{}
+				p, err = h.Entry().Accept(t.Context(), r)
+				require.NoError(t, err)
+				require.Equal(t, c.ID, p.ID())
+				again, err := p.Wait(t.Context(), nil)
+				require.NoError(t, err)
+				require.NotNil(t, again.Fault, key)
+				require.Equal(t, c.Fault.Code, again.Fault.Code, "the same end, by its key")
+				n, _ := runs.Load(row.tool)
+				require.Equal(t, row.runs, n.(*atomic.Int64).Load(), key)
 			}
-			key := row.tool + strconv.FormatBool(stream)
-			runs.Delete(row.tool)
-			r := pipeline.Request{Kind: messages.Tool, Tool: row.tool, Body: []byte(`{}`), Stream: stream, IdempotencyKey: key}
-			if row.tool == "slow" {
-				r.Deadline = time.Now().Add(2 * time.Second)
-			}
-			p, err := h.Entry().Accept(t.Context(), r)
-			require.NoError(t, err)
-			_, seen, c, fault := follow(t, p, nil)
-			if stream {
-				require.Equal(t, "one two ", seen, key)
-			}
-			require.NotNil(t, fault, key)
-			require.Equal(t, row.code, fault.Code, "%s: %s", key, fault.Message)
-			_ = last.Load().RespondMsg(&nats.Msg{Data: []byte("three"), Header: nats.Header{"Shallot-Chunk": {"3"}}})
-			_ = last.Load().RespondMsg(&nats.Msg{Header: nats.Header{"Shallot-Chunks": {"3"}}})
-			r.Deadline = time.Time{}
-			p, err = h.Entry().Accept(t.Context(), r)
-			require.NoError(t, err)
-			require.Equal(t, c.ID, p.ID())
-			again, err := p.Wait(t.Context(), nil)
-			require.NoError(t, err)
-			require.NotNil(t, again.Fault, key)
-			require.Equal(t, c.Fault.Code, again.Fault.Code, "the same end, by its key")
-			n, _ := runs.Load(row.tool)
-			require.Equal(t, row.runs, n.(*atomic.Int64).Load(), key)
-		}
+		})
 	}
 }
 
@@ -105,14 +109,14 @@ func TestEqualCallsOfWhichSomeStream(t *testing.T) {
 			require.NoError(t, err)
 			return p
 		}
-		running := make(chan struct{})
-		require.NoError(t, h.Conn.Publish("shallot.v1.control.watch", nil)) // events of hops go out while somebody looks on
-		sub, err := h.Conn.Subscribe("shallot.v1.event.hop.tool.before.timeout", func(*nats.Msg) { running <- struct{}{} })
+		watched(t, h.Host)
+		running, err := h.Conn.SubscribeSync("shallot.v1.event.hop.tool.before.timeout")
 		require.NoError(t, err)
-		require.NoError(t, sub.AutoUnsubscribe(1))
 		require.NoError(t, h.Conn.Flush())
 		first := accept(leads != "does not stream", "")
-		<-running
+		_, err = running.NextMsg(time.Minute)
+		require.NoError(t, err)
+		require.NoError(t, running.Unsubscribe())
 		waits, err := h.Conn.SubscribeSync("shallot.v1.event.hop.tool.before.tool-arguments")
 		require.NoError(t, err)
 		require.NoError(t, h.Conn.Flush())
@@ -128,7 +132,7 @@ func TestEqualCallsOfWhichSomeStream(t *testing.T) {
 					t.Errorf("%v %q", fault, out)
 				}
 			})
-			_, err := waits.NextMsg(20 * time.Second)
+			_, err := waits.NextMsg(time.Minute)
 			require.NoError(t, err)
 		}
 		if leads == "leaves" {
@@ -155,6 +159,20 @@ func TestEqualCallsOfWhichSomeStream(t *testing.T) {
 			require.Equal(t, ran == 1, before == whole, cache)
 		}
 	}
+}
+
+// watched has the events of hops go out, as they do while somebody looks on.
+func watched(t *testing.T, h *host.Host) {
+	t.Helper()
+	seen, err := h.Conn.SubscribeSync("shallot.v1.event.hop.>")
+	require.NoError(t, err)
+	defer func() { _ = seen.Unsubscribe() }()
+	require.Eventually(t, func() bool {
+		require.NoError(t, h.Conn.Publish("shallot.v1.control.watch", nil))
+		call(t, h, pipeline.Request{Tool: "getCurrentTime", Body: []byte(`{}`)})
+		_, err := seen.NextMsg(50 * time.Millisecond)
+		return err == nil
+	}, time.Minute, time.Millisecond)
 }
 
 // A call goes on after its hold while the program of a tool's own remote stage is not there: it waits for it with the
@@ -187,7 +205,7 @@ stages:
 				}
 			}
 			return false
-		}, 20*time.Second, 20*time.Millisecond)
+		}, 30*time.Second, 20*time.Millisecond)
 	}
 	stop := serve("keeper")
 	id := b.held(t, "kept", `{"n":1}`)
@@ -207,7 +225,7 @@ stages:
 	stop = serve("keeper")
 	require.Nil(t, b.end(t, id).Fault)
 
-	id = b.held(t, "kept", `{"n":3}`, func(r *pipeline.Request) { r.Deadline = time.Now().Add(3 * time.Second) })
+	id = b.held(t, "kept", `{"n":3}`, func(r *pipeline.Request) { r.Deadline = time.Now().Add(8 * time.Second) })
 	stop()
 	require.Nil(t, b.decide(t, id, `"approve"`))
 	c = b.end(t, id)
@@ -249,7 +267,7 @@ func TestWorkerDiesAfterTheYes(t *testing.T) {
 			}
 			require.Equal(t, `{"edited":true}`, string(c.Request()))
 			require.Equal(t, want.ran, w.ran(id))
-			list, err := b.Approvals(t.Context(), "")
+			list, err := b.Approvals.Approvals(t.Context(), "")
 			require.NoError(t, err)
 			require.Empty(t, list)
 		})
@@ -263,7 +281,7 @@ func TestApprovalExpiresWhileAllIsDown(t *testing.T) {
 	first := startTill(t, "", data)
 	register(t, first.Host, `{"name":"brief","executor":"go:pay","effect":"write","approval":"quick"}`)
 	id := first.held(t, "brief", `{}`, func(r *pipeline.Request) { r.Stream = true })
-	a, err := first.Approval(t.Context(), "default", id)
+	a, err := first.Approvals.Approval(t.Context(), "default", id)
 	if err == nil { // a slow machine may have ended it already
 		first.stop(t)
 		<-time.After(time.Until(a.Expires)) // simulated: the installation is down
@@ -334,7 +352,7 @@ stages:
 		}
 		if i%2 == 0 {
 			h.Node.Cancel(p.ID())
-		} else if err := h.Decide(t.Context(), "default", p.ID(), json.RawMessage(`"approve"`), "ann"); err != nil {
+		} else if err := h.Approvals.Decide(t.Context(), "default", p.ID(), json.RawMessage(`"approve"`), "ann"); err != nil {
 			t.Error(err)
 		}
 		b.end(t, p.ID())
@@ -354,7 +372,7 @@ stages:
 			steady := g == goroutines && s == subs
 			goroutines, subs = g, s
 			return steady
-		}, 10*time.Second, 200*time.Millisecond)
+		}, 30*time.Second, 200*time.Millisecond)
 		many(200, do)
 		ok := false
 		var g, s int
@@ -365,7 +383,7 @@ stages:
 		}
 		require.True(t, ok, "%s: goroutines %d then %d, subscriptions %d then %d", name, goroutines, g, subs, s)
 	}
-	list, err := h.Approvals(t.Context(), "")
+	list, err := h.Approvals.Approvals(t.Context(), "")
 	require.NoError(t, err)
 	require.Empty(t, list)
 }

@@ -49,7 +49,7 @@ func TestLongQuestionsAndAnswers(t *testing.T) {
 	}
 	f := b.decide(t, ids[0], `"`+strings.Repeat("y", 1_100_000)+`"`)
 	require.Equal(t, messages.TooLarge, f.Code)
-	_, err := h.Approval(t.Context(), "default", ids[0])
+	_, err := h.Approvals.Approval(t.Context(), "default", ids[0])
 	require.NoError(t, err, "it waits on")
 	for i, id := range ids {
 		if i%2 == 0 {

@@ -24,7 +24,7 @@ import (
 
 func register(t *testing.T, h *host.Host, definition string) {
 	t.Helper()
-	_, err := h.RegisterTool(t.Context(), []byte(definition), "op")
+	_, err := h.Tools.RegisterTool(t.Context(), []byte(definition), "op")
 	require.NoError(t, err)
 }
 
@@ -64,16 +64,16 @@ func TestStreamOfAHeldCall(t *testing.T) {
 			p.Leave() // that is not a cancellation: the caller was told where the result will be
 			id = p.ID()
 		}
-		_, err := h.Approval(t.Context(), "default", id)
+		_, err := h.Approvals.Approval(t.Context(), "default", id)
 		require.NoError(t, err)
-		require.NoError(t, h.Decide(t.Context(), "default", id, json.RawMessage(`"approve"`), "ann"))
+		require.NoError(t, h.Approvals.Decide(t.Context(), "default", id, json.RawMessage(`"approve"`), "ann"))
 		c := endOf(t, h.Host, id)
 		require.Nil(t, c.Fault)
 		out, _, _ := c.ReplyPlain()
 		require.Equal(t, f.all(), out)
 		require.Equal(t, i == 1, c.Flag(messages.NoteCacheHit), "asked again, not run again")
 	}
-	list, err := h.Approvals(t.Context(), "")
+	list, err := h.Approvals.Approvals(t.Context(), "")
 	require.NoError(t, err)
 	require.Empty(t, list)
 	// Whoever cancels a call that waits finds it gone from the list, and ended.
@@ -86,10 +86,10 @@ func TestStreamOfAHeldCall(t *testing.T) {
 	c := endOf(t, h.Host, p.ID())
 	require.Equal(t, messages.Cancelled, c.Fault.Code)
 	require.Contains(t, c.Fault.Message, "it was not run")
-	list, err = h.Approvals(t.Context(), "")
+	list, err = h.Approvals.Approvals(t.Context(), "")
 	require.NoError(t, err)
 	require.Empty(t, list)
-	err = h.Decide(t.Context(), "default", p.ID(), json.RawMessage(`"approve"`), "ann")
+	err = h.Approvals.Decide(t.Context(), "default", p.ID(), json.RawMessage(`"approve"`), "ann")
 	require.ErrorContains(t, err, "by the caller")
 }
 
@@ -253,7 +253,7 @@ func TestRemoteStageRoundAStreamingTool(t *testing.T) {
 					} else {
 						require.Equal(t, f.all(), seen)
 					}
-					list, err := h.Approvals(t.Context(), "")
+					list, err := h.Approvals.Approvals(t.Context(), "")
 					require.NoError(t, err)
 					require.Len(t, list, 1)
 					require.Equal(t, []string{"guard", `{"may":1}`}, []string{list[0].Stage, string(list[0].Question)})
@@ -265,7 +265,7 @@ func TestRemoteStageRoundAStreamingTool(t *testing.T) {
 						require.Equal(t, phase == "after", strings.Contains(c.Fault.Message, "the tool had run"), c.Fault.Message)
 						continue
 					}
-					require.NoError(t, h.Decide(t.Context(), "default", p.ID(), json.RawMessage(answer), "ann"))
+					require.NoError(t, h.Approvals.Decide(t.Context(), "default", p.ID(), json.RawMessage(answer), "ann"))
 					c := endOf(t, h.Host, p.ID())
 					require.Nil(t, c.Fault, "%v", c.Fault)
 					out, _, _ := c.ReplyPlain()
@@ -317,9 +317,9 @@ stages:
 	id = b.held(t, "settle", `{"amount":1}`)
 	require.Nil(t, b.decide(t, id, `"approve"`))
 	require.Eventually(t, func() bool { // the other arguments are a question of their own
-		a, err := b.Approval(t.Context(), "default", id)
+		a, err := b.Approvals.Approval(t.Context(), "default", id)
 		return err == nil && strings.Contains(string(a.Question), `{"amount":2}`)
-	}, 20*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	require.Nil(t, b.decide(t, id, `"approve"`))
 	c = b.end(t, id)
 	require.NotNil(t, c.Fault, "%s", c.Reply())
@@ -353,7 +353,7 @@ stages:
 			b.Node.Cancel(p.ID())
 		}
 		return c != nil && c.Fault == nil
-	}, 20*time.Second, 20*time.Millisecond)
+	}, 30*time.Second, 20*time.Millisecond)
 	require.Nil(t, b.decide(t, id, `true`))
 	require.Nil(t, b.end(t, id).Fault)
 

@@ -150,10 +150,11 @@ func (p *process) kill() {
 // once. 200 calls; 1,000 with SHALLOT_LONG=1. The tool workers are Go processes, or what SHALLOT_TEST_NODE_TOOL names:
 // .ci/clients does that.
 func TestAtMostOnceUnderKills(t *testing.T) {
-	calls, every := 200, 25
+	kills, every := pace.Rounds(7), 25
 	if os.Getenv("SHALLOT_LONG") != "" {
-		calls, every = 1000, 50
+		kills, every = 19, 50
 	}
+	calls := every * (kills + 1)
 	if testing.Short() {
 		t.Skip("starts and kills processes")
 	}
@@ -168,8 +169,8 @@ nats: {url: "` + srv.ClientURL() + `"}
 bus: {ack-wait: 1s}
 tool:
   tools:
-    - {name: once, executor: "nats:work.once", effect: write, timeout: 1s}
-    - {name: many, executor: "nats:work.many", effect: write, idempotent: true, timeout: 1s, cache: "off",
+    - {name: once, executor: "nats:work.once", effect: write, timeout: 2s}
+    - {name: many, executor: "nats:work.many", effect: write, idempotent: true, timeout: 2s, cache: "off",
         retry: networkRetry}
 `
 	require.NoError(t, os.WriteFile(file, []byte("version: 1\ntexts: zh\n"+yaml), 0o600))
@@ -209,7 +210,6 @@ tool:
 	}
 	tool := func(i int) string { return []string{"once", "many"}[i%2] }
 	// Each part of the calls has its kill: when some of them are under way, and before the next part begins.
-	kills := calls/every - 1
 	begins, killed := make([]chan struct{}, kills), make([]chan struct{}, kills)
 	for k := range kills {
 		begins[k], killed[k] = make(chan struct{}), make(chan struct{})
@@ -228,7 +228,7 @@ tool:
 				_ = nc.PublishRequest("shallot.v1.tool.request."+tool(i), fmt.Sprintf("%s.%d", inbox, i), []byte(`{}`))
 				select {
 				case <-first[i]:
-				case <-time.After(45 * time.Second):
+				case <-time.After(2 * time.Minute):
 				}
 			}
 		})

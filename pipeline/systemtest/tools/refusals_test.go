@@ -87,7 +87,7 @@ tool:
 	require.Eventually(t, func() bool {
 		resp, body = post(t, url, `{}`, "Idempotency-Key", "k1")
 		return body == `{"ok":true}`
-	}, 10*time.Second, 20*time.Millisecond, "the key is free as soon as the end is stored")
+	}, 30*time.Second, 20*time.Millisecond, "the key is free as soon as the end is stored")
 	_, body = post(t, url, `{}`, "Idempotency-Key", "k1")
 	require.Equal(t, `{"ok":true}`, body)
 	require.EqualValues(t, 2, asked.Load(), "a result is kept")

@@ -20,6 +20,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/systemtest/pace"
 )
 
 // programProcess is the program of two remote stages as anybody would write one, in one micro service: an audit that
@@ -75,12 +76,17 @@ func inGoroutine(f func(micro.Request)) micro.Handler {
 	return micro.HandlerFunc(func(r micro.Request) { go f(r) })
 }
 
-const ownYAML = `
+// ownYAML has programs that are given so much time for a question.
+func ownYAML(limit time.Duration) string {
+	return strings.ReplaceAll(ownTools, "LIMIT", limit.String())
+}
+
+const ownTools = `
 bus: {ack-wait: 1s}
 agent: {interceptor: {tool-fallback: {enabled: false}, tool-retry: {enabled: false}}}
 stages:
-  - {name: my-audit, kind: tool, enabled: false, timeout: 1s, tries: 1, reads: [call]}
-  - {name: my-limit, kind: tool, enabled: false, timeout: 1s, phases: [before], reads: [call]}
+  - {name: my-audit, kind: tool, enabled: false, timeout: LIMIT, tries: 1, reads: [call]}
+  - {name: my-limit, kind: tool, enabled: false, timeout: LIMIT, phases: [before], reads: [call]}
 tool:
   tools:
     - {name: guarded, executor: "go:echo", effect: read, cache: on, stages: {mandatory: [my-audit],
@@ -124,7 +130,7 @@ func TestOwnRemoteStages(t *testing.T) {
 		"SHALLOT_TEST_NATS=" + srv.ClientURL()}}
 	p.start()
 	t.Cleanup(func() { p.kill() })
-	h := install(t, srv.ClientURL(), ownYAML, []string{"my-audit"}, []string{"my-limit"})
+	h := install(t, srv.ClientURL(), ownYAML(5*time.Second), []string{"my-audit"}, []string{"my-limit"})
 
 	seen := func() (lines []string) {
 		raw, err := os.ReadFile(log)
@@ -139,7 +145,7 @@ func TestOwnRemoteStages(t *testing.T) {
 	}
 	do := func(tool, user, args string) *messages.Call {
 		return call(t, h, pipeline.Request{Tool: tool, User: user, Body: []byte(args),
-			Deadline: time.Now().Add(20 * time.Second)})
+			Deadline: time.Now().Add(55 * time.Second)})
 	}
 	require.Nil(t, do("plain", "", `{"n":0}`).Fault)
 	require.Empty(t, seen(), "no tool but its own passes it")
@@ -166,7 +172,7 @@ func TestOwnRemoteStages(t *testing.T) {
 		pipeline.Request{Kind: messages.Tool, Tool: "guarded", User: "hang", Body: []byte(`{"n":3}`)})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { raw, _ := os.ReadFile(log); return strings.Contains(string(raw), "my-audit") },
-		10*time.Second, 5*time.Millisecond)
+		30*time.Second, 5*time.Millisecond)
 	p.kill()
 	c, err = pending.Wait(t.Context(), nil)
 	require.NoError(t, err)
@@ -190,7 +196,7 @@ func TestOwnRemoteStages(t *testing.T) {
 		}
 		return n
 	}
-	require.Eventually(t, func() bool { return absent() > 0 }, 10*time.Second, 20*time.Millisecond,
+	require.Eventually(t, func() bool { return absent() > 0 }, 30*time.Second, 20*time.Millisecond,
 		"the statistics tell of it")
 	p.start()
 	c, err = pending.Wait(t.Context(), nil)
@@ -218,8 +224,8 @@ func TestRemoteProgramsUnderKills(t *testing.T) {
 		t.Cleanup(func() { p.kill() })
 		all = append(all, p)
 	}
-	h := install(t, srv.ClientURL(), ownYAML, []string{"my-audit", "my-limit"})
-	const calls = 150
+	h := install(t, srv.ClientURL(), ownYAML(time.Second), []string{"my-audit", "my-limit"})
+	calls := 30 * (1 + pace.Rounds(4)) // each thirty of them, but the last, have their kill
 	ends := make([]*messages.Call, calls)
 	var callers sync.WaitGroup
 	slots, done := make(chan struct{}, 16), make(chan struct{}, calls)
@@ -329,7 +335,7 @@ stages:
 	_, err = h.Node.Switch(t.Context(), "shout", false, "", "test")
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { c, _ := chat(false); return strings.Contains(string(c.Reply()), "hello there") },
-		10*time.Second, 20*time.Millisecond)
+		30*time.Second, 20*time.Millisecond)
 }
 
 func TestRemoteStagesRefused(t *testing.T) {

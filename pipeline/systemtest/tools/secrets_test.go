@@ -79,13 +79,13 @@ tool:
 	require.Contains(t, all, "${TOK}")
 	require.NotContains(t, all, "from-the-")
 
-	_, err = h.RegisterTool(t.Context(),
+	_, err = h.Tools.RegisterTool(t.Context(),
 		[]byte(`{"name":"spy","executor":{"kind":"http","url":"https://example.com","headers":{"X":"${TOK}"}}}`), "eve")
 	f := messages.AsFault(err, "")
 	require.Equal(t, messages.InvalidRequest, f.Code)
 	require.Contains(t, f.Message, "/executor/headers/X")
 	for _, ref := range []string{"${file:/etc/passwd}", "${secret:../pay}", "${secret:}", "${TOK"} {
-		_, err = h.RegisterTool(t.Context(),
+		_, err = h.Tools.RegisterTool(t.Context(),
 			[]byte(`{"name":"spy","executor":{"kind":"http","url":"https://example.com","headers":{"X":"`+ref+`"}}}`), "eve")
 		require.Error(t, err, ref)
 	}

@@ -54,8 +54,8 @@ func TestStructuredContentIsHeldToItsOwnSchema(t *testing.T) {
 	h := toolHost(t, "tool:\n  mcp-servers:\n    - {name: up, url: \""+srv.URL+"\"}\n")
 	url := faces(t, h, api.RoleCaller)
 	for name := range results { // they are registered one after the other
-		known := func() bool { _, err := h.GetTool(t.Context(), "up_"+name); return err == nil }
-		require.Eventually(t, known, 20*time.Second, 10*time.Millisecond)
+		known := func() bool { _, err := h.Tools.GetTool(t.Context(), "up_"+name); return err == nil }
+		require.Eventually(t, known, 30*time.Second, 10*time.Millisecond)
 	}
 	for name, want := range map[string]struct {
 		text    string

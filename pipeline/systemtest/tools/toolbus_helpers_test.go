@@ -38,13 +38,15 @@ type rowBus struct {
 	now    map[string]int  // runs of a row that have not ended
 	broken map[string]bool // rows whose runs all fail from now on
 	busy   atomic.Int64
+	hold   chan struct{}  // deaf runs wait for its end
 	logs   apitest.Output // of the host
 }
 
 // startRows starts one; interceptors is what stands under agent.interceptor, tools the list of tools.
 func startRows(t testing.TB, interceptors, rest, tools string, list ...pipeline.Stage) *rowBus {
 	t.Helper()
-	b := &rowBus{runs: map[string][]time.Time{}, now: map[string]int{}, broken: map[string]bool{}}
+	b := &rowBus{runs: map[string][]time.Time{}, now: map[string]int{}, broken: map[string]bool{},
+		hold: make(chan struct{})}
 	file := filepath.Join(t.TempDir(), "shallot.yaml")
 	require.NoError(t,
 		os.WriteFile(file, []byte("version: 1\ntexts: zh\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+
@@ -83,7 +85,7 @@ type script struct {
 	Ms    int             `json:"ms"`
 	Chars int             `json:"chars"`
 	Text  string          `json:"text"`
-	Deaf  bool            `json:"deaf"`
+	Deaf  bool            `json:"deaf"` // to its context: it runs until the test closes hold
 	Say   json.RawMessage `json:"say"`
 }
 
@@ -103,14 +105,13 @@ func (b *rowBus) script(ctx context.Context, inv toolbox.Invocation) (toolbox.Re
 		s.Fail, s.Text = n, "broken by now"
 	}
 	b.mu.Unlock()
+	if s.Deaf {
+		<-b.hold
+	}
 	if s.Ms > 0 {
-		done := ctx.Done()
-		if s.Deaf {
-			done = nil
-		}
 		select {
 		case <-time.After(time.Duration(s.Ms) * time.Millisecond):
-		case <-done:
+		case <-ctx.Done():
 			return toolbox.Result{}, ctx.Err()
 		}
 	}
@@ -145,6 +146,13 @@ func (b *rowBus) count(row string) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.runs[row])
+}
+
+// ran requires so many runs of a row. A run whose time is over before it has begun is counted a moment later.
+func (b *rowBus) ran(t *testing.T, row string, n int) {
+	t.Helper()
+	require.Eventually(t, func() bool { return b.count(row) >= n }, 30*time.Second, time.Millisecond)
+	require.Equal(t, n, b.count(row))
 }
 
 // running counts the runs of a row that have not ended.

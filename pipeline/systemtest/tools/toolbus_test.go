@@ -53,6 +53,9 @@ const rowTools = `
     - {name: low, executor: "go:script", effect: read, cache: "off", max-result: 1000}
 `
 
+// staleTime is how long an earlier success may stand in.
+const staleTime = 4 * time.Second
+
 // TestRows runs the case rows of the cache, the retries, the time limits, the ladder and the eviction over the
 // embedded bus, through the default tool chain.
 func TestRows(t *testing.T) {
@@ -64,7 +67,8 @@ func TestRows(t *testing.T) {
 			}
 			return pipeline.Hold(json.RawMessage(`{"may":"I?"}`)), nil
 		}}
-	b := startRows(t, "tool-retry: {base-delay: 40ms}", "  fallback: {stale-ttl: 4s}\n", rowTools, asker)
+	b := startRows(t, "tool-retry: {base-delay: 40ms}", "  fallback: {stale-ttl: "+staleTime.String()+"}\n", rowTools,
+		asker)
 	t.Run("rows", func(t *testing.T) {
 		cacheRows(t, b)
 		retryRows(t, b)
@@ -152,7 +156,7 @@ func retryRows(t *testing.T, b *rowBus) {
 		p, err := b.Entry().Accept(t.Context(), pipeline.Request{Kind: messages.Tool, Tool: "patient",
 			Body: []byte(`{"row":"RT-9","fail":9,"text":"x"}`)})
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { return b.count("RT-9") == 1 }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return b.count("RT-9") == 1 }, 30*time.Second, time.Millisecond)
 		begin := time.Now()
 		p.Leave()
 		c, err := p.Wait(t.Context(), nil)
@@ -160,7 +164,7 @@ func retryRows(t *testing.T, b *rowBus) {
 		if c.Fault != nil { // else the caller left before the wait had begun
 			require.Equal(t, messages.Cancelled, c.Fault.Code)
 		}
-		require.Less(t, time.Since(begin), 8*time.Second, "the wait is 20 s")
+		require.Less(t, time.Since(begin), 18*time.Second, "the wait is 20 s")
 		require.Equal(t, 1, b.count("RT-9"))
 	})
 	t.Run("a tool that waits for a person is not tried again (RT-10)", func(t *testing.T) {
@@ -171,7 +175,7 @@ func retryRows(t *testing.T, b *rowBus) {
 		require.Eventually(t, func() bool {
 			return b.Node.Answer(t.Context(), "default", p.ID(),
 				json.RawMessage(`"yes"`)) == nil
-		}, 10*time.Second, 5*time.Millisecond)
+		}, 30*time.Second, 5*time.Millisecond)
 		c, err := b.Entry().Result(t.Context(), "default", p.ID()) // whoever asked was told that it is held
 		require.NoError(t, err)
 		require.Nil(t, c.Fault)
@@ -183,11 +187,11 @@ func retryRows(t *testing.T, b *rowBus) {
 			Tenant: "default", Body: []byte(`{"row":"RT-10 approved","fail":2,"with":"tool_network"}`)})
 		require.NoError(t, err)
 		require.Eventually(t, func() bool {
-			return b.Decide(t.Context(), "default", p.ID(), json.RawMessage(`"approve"`), "ann") == nil
-		}, 10*time.Second, 5*time.Millisecond)
+			return b.Approvals.Decide(t.Context(), "default", p.ID(), json.RawMessage(`"approve"`), "ann") == nil
+		}, 30*time.Second, 5*time.Millisecond)
 		var c *messages.Call
 		require.Eventually(t, func() bool { c, err = b.Entry().Result(t.Context(), "default", p.ID()); return err == nil },
-			10*time.Second, 5*time.Millisecond)
+			30*time.Second, 5*time.Millisecond)
 		require.Nil(t, c.Fault)
 		require.Equal(t, []int{3, 3}, []int{b.count("RT-10 approved"), c.Slip.Tries},
 			"suspended, not retried; then one yes for all attempts")
@@ -221,7 +225,8 @@ func policyRows(t *testing.T, b *rowBus) {
 			t.Parallel()
 			c := b.do(t, r.tool, `{"row":"`+row+`",`+r.args+`}`)
 			require.Nil(t, c.Fault)
-			require.Equal(t, []any{r.runs, r.mark}, []any{b.count(row), fallback(c)}, "%s", c.Reply())
+			b.ran(t, row, r.runs)
+			require.Equal(t, r.mark, fallback(c), "%s", c.Reply())
 			if r.tool == "strict" {
 				require.Equal(t, "invalid_arguments", gjson.GetBytes(c.Reply(), "error").String())
 			}
@@ -233,9 +238,9 @@ func timeRows(t *testing.T, b *rowBus) {
 	t.Run("a slow tool fails soon after its limit and says so (TO-1)", func(t *testing.T) {
 		t.Parallel()
 		begin := time.Now()
-		c := b.do(t, "timed", `{"row":"TO-1","ms":20000}`)
+		c := b.do(t, "timed", `{"row":"TO-1","ms":600000}`)
 		require.Contains(t, string(c.Reply()), "Tool 'timed' timed out after 100ms")
-		require.Less(t, time.Since(begin), 10*time.Second)
+		require.Less(t, time.Since(begin), 50*time.Second)
 	})
 	t.Run("after many timeouts no worker is lost (TO-4)", func(t *testing.T) {
 		t.Parallel()
@@ -244,16 +249,17 @@ func timeRows(t *testing.T, b *rowBus) {
 			wg.Go(func() { b.do(t, "timed", fmt.Sprintf(`{"row":"TO-4","ms":60000,"i":%d}`, i)) })
 		}
 		wg.Wait()
-		require.Equal(t, 100, b.count("TO-4"))
-		require.Eventually(t, func() bool { return b.running("TO-4") == 0 }, 20*time.Second, time.Millisecond,
+		b.ran(t, "TO-4", 100)
+		require.Eventually(t, func() bool { return b.running("TO-4") == 0 }, 30*time.Second, time.Millisecond,
 			"the work is a minute long and watches cancellation")
 	})
 	t.Run("attempts with limits end in a bounded time together (TO-6)", func(t *testing.T) {
 		t.Parallel()
 		begin := time.Now()
-		c := b.do(t, "slow3", `{"row":"TO-6","ms":20000}`)
-		require.Equal(t, []any{3, "graceful_error"}, []any{b.count("TO-6"), fallback(c)})
-		require.Less(t, time.Since(begin), 10*time.Second)
+		c := b.do(t, "slow3", `{"row":"TO-6","ms":600000}`)
+		b.ran(t, "TO-6", 3)
+		require.Equal(t, "graceful_error", fallback(c))
+		require.Less(t, time.Since(begin), 50*time.Second)
 	})
 	t.Run("of parallel calls a slow one does not spoil the others (TO-8)", func(t *testing.T) {
 		t.Parallel()
@@ -279,7 +285,7 @@ func timeRows(t *testing.T, b *rowBus) {
 			if name == "search_b" {
 				own = `,"timeout":"3s"`
 			}
-			i, err := b.RegisterTool(t.Context(), []byte(`{"name":"`+name+`","executor":"go:script"`+own+`}`), "me")
+			i, err := b.Tools.RegisterTool(t.Context(), []byte(`{"name":"`+name+`","executor":"go:script"`+own+`}`), "me")
 			require.NoError(t, err)
 			require.Equal(t, want, i.Policy.TimeoutMs)
 			require.Nil(t, b.do(t, name, `{"row":"`+tool+`"}`).Fault)
@@ -290,20 +296,27 @@ func timeRows(t *testing.T, b *rowBus) {
 func ladderRows(t *testing.T, b *rowBus) {
 	t.Run("an earlier success of the same call stands in until it is too old (F3-1 F3-7 F3-8 F3-12)", func(t *testing.T) {
 		t.Parallel()
-		args := `{"row":"F3-1","x":1}`
-		c := b.do(t, "stale", args)
-		require.Equal(t, []any{`{"run":1}`, ""}, []any{string(c.Reply()), fallback(c)}, "F3-12")
-		b.mu.Lock()
-		b.broken["F3-1"] = true
-		b.mu.Unlock()
-		// Until the cached result is too old it is a hit and nothing has to stand in for it.
-		require.Eventually(t,
-			func() bool { c = b.do(t, "stale", args); return fallback(c) != "" }, 2*time.Second, time.Millisecond)
+		row := ""
+		args := func(x int) string { return fmt.Sprintf(`{"row":%q,"x":%d}`, row, x) }
+		var c *messages.Call
+		for took := staleTime; took >= staleTime; { // a busy machine may take so long that the success is too old by then
+			row += "F3-1"
+			begin := time.Now()
+			c = b.do(t, "stale", args(1))
+			require.Equal(t, []any{`{"run":1}`, ""}, []any{string(c.Reply()), fallback(c)}, "F3-12")
+			b.mu.Lock()
+			b.broken[row] = true
+			b.mu.Unlock()
+			// Until the cached result is too old it is a hit and nothing has to stand in for it.
+			require.Eventually(t,
+				func() bool { c = b.do(t, "stale", args(1)); return fallback(c) != "" }, 30*time.Second, time.Millisecond)
+			took = time.Since(begin)
+		}
 		require.Equal(t, "stale_cache", fallback(c), "F3-1")
 		require.Equal(t, "stale_cache", gjson.GetBytes(c.Reply(), "_shallot.fallback").String(), "F3-10")
 		require.Equal(t, int64(1), gjson.GetBytes(c.Reply(), "run").Int())
-		require.Equal(t, "graceful_error", fallback(b.do(t, "stale", `{"row":"F3-1","x":2}`)), "F3-8")
-		require.Eventually(t, func() bool { return fallback(b.do(t, "stale", args)) == "graceful_error" }, 10*time.Second,
+		require.Equal(t, "graceful_error", fallback(b.do(t, "stale", args(2))), "F3-8")
+		require.Eventually(t, func() bool { return fallback(b.do(t, "stale", args(1))) == "graceful_error" }, 30*time.Second,
 			100*time.Millisecond, "F3-7")
 	})
 	t.Run("declared data stands in, marked and not cached (F3-2 F3-10 F3-11)", func(t *testing.T) {

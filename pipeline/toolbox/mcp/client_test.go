@@ -253,7 +253,7 @@ func TestMCPReconnectAndListChange(t *testing.T) {
 	u := newUpstream()
 	transport, kill := u.memory(t)
 	m, reg := connected(t, mcp.Server{Name: "up", Transport: transport, Tools: []string{"w*", "new"},
-		Timeout: 5 * time.Second})
+		Timeout: 30 * time.Second})
 	list, err := reg.List(t.Context())
 	require.NoError(t, err)
 	require.Len(t, list, 1, "only what the operator offers")
@@ -263,7 +263,7 @@ func TestMCPReconnectAndListChange(t *testing.T) {
 	require.Eventually(t, func() bool { // a call may meet the dying connection; the next one waits for the new one
 		r, err := m.Execute(t.Context(), toolbox.Invocation{Tool: words, Arguments: []byte(`{}`)})
 		return err == nil && string(r.Content) == "plain words"
-	}, 10*time.Second, time.Millisecond)
+	}, 30*time.Second, time.Millisecond)
 	u.tool("new", "", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		return &sdk.CallToolResult{}, nil
 	})
@@ -272,7 +272,7 @@ func TestMCPReconnectAndListChange(t *testing.T) {
 		_, err := reg.Get(t.Context(), "new")
 		_, gone := reg.Get(t.Context(), "words")
 		return err == nil && gone != nil
-	}, 10*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	u.tool("words", `{"type":"object","properties":{"key":{"type":"string"}}}`,
 		func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return &sdk.CallToolResult{}, nil
@@ -281,7 +281,7 @@ func TestMCPReconnectAndListChange(t *testing.T) {
 	require.Eventually(t, func() bool {
 		back, err = reg.Get(t.Context(), "words")
 		return err == nil
-	}, 10*time.Second, 10*time.Millisecond)
+	}, 30*time.Second, 10*time.Millisecond)
 	require.NotEqual(t, words.Hash, back.Hash)
 	require.NotNil(t, back.Refuse(), "taken away and brought back changed, it is held")
 }
@@ -306,7 +306,7 @@ func TestMCPChangedTool(t *testing.T) {
 			var err error
 			d, err = reg.Get(t.Context(), "words")
 			return ok(d, err)
-		}, 10*time.Second, time.Millisecond)
+		}, 30*time.Second, time.Millisecond)
 		return d
 	}
 	is := func(description string) *tool.Definition {

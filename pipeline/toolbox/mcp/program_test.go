@@ -108,13 +108,13 @@ func number(t *testing.T, file string) int {
 		}
 		n, err = strconv.Atoi(string(raw))
 		return err == nil
-	}, 20*time.Second, time.Millisecond)
+	}, 30*time.Second, time.Millisecond)
 	return n
 }
 
 func appears(t *testing.T, file string) {
 	t.Helper()
-	require.Eventually(t, func() bool { _, err := os.Stat(file); return err == nil }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { _, err := os.Stat(file); return err == nil }, 30*time.Second, time.Millisecond)
 }
 
 func TestMCPProgramThatTalks(t *testing.T) {
@@ -145,7 +145,7 @@ func TestMCPProgramDiesInMidCall(t *testing.T) {
 		}
 		r, err := m.Execute(t.Context(), toolbox.Invocation{Tool: d, Arguments: []byte(`{}`)})
 		return err == nil && string(r.Content) != first
-	}, 20*time.Second, 10*time.Millisecond, "it is started again")
+	}, 30*time.Second, 10*time.Millisecond, "it is started again")
 }
 
 func TestMCPProgramEndsWithItsChildren(t *testing.T) {
@@ -158,7 +158,7 @@ func TestMCPProgramEndsWithItsChildren(t *testing.T) {
 	require.True(t, alive(child) && alive(server))
 	m.Close()
 	require.False(t, alive(server))
-	require.Eventually(t, func() bool { return !alive(child) }, 10*time.Second, time.Millisecond,
+	require.Eventually(t, func() bool { return !alive(child) }, 30*time.Second, time.Millisecond,
 		"npx and shells leave their children behind")
 }
 
@@ -171,8 +171,8 @@ func TestMCPProgramThatNeverAnswers(t *testing.T) {
 	m.Start()
 	defer m.Close()
 	first := number(t, filepath.Join(dir, "mute"))
-	require.Eventually(t, func() bool { return !alive(first) }, 20*time.Second, time.Millisecond, "it is ended")
-	require.Eventually(t, func() bool { return number(t, filepath.Join(dir, "mute")) != first }, 20*time.Second,
+	require.Eventually(t, func() bool { return !alive(first) }, 30*time.Second, time.Millisecond, "it is ended")
+	require.Eventually(t, func() bool { return number(t, filepath.Join(dir, "mute")) != first }, 30*time.Second,
 		time.Millisecond, "and tried again")
 }
 
@@ -205,7 +205,7 @@ func TestMCPProgramThatHangs(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	require.Eventually(t, func() bool { return pool.Running() == 0 }, 10*time.Second, time.Millisecond, "no slot is lost")
+	require.Eventually(t, func() bool { return pool.Running() == 0 }, 30*time.Second, time.Millisecond, "no slot is lost")
 }
 
 // on-cancel: restart is for programs that work on when their call is cancelled (S2-TIME-1). The restart waits for the
@@ -234,7 +234,7 @@ func TestMCPOnCancelRestart(t *testing.T) {
 	require.ErrorIs(t, <-gone, context.Canceled)
 	require.Equal(t, first, string(run(t, m, reg, "pid", `{}`).Content), "another call runs: nothing is ended under it")
 	was := number(t, beat)
-	require.Eventually(t, func() bool { return number(t, beat) > was }, 10*time.Second, time.Millisecond,
+	require.Eventually(t, func() bool { return number(t, beat) > was }, 30*time.Second, time.Millisecond,
 		"the work nobody waits for goes on")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "go"), nil, 0o600))
 	require.Equal(t, first, <-other, "the other call has its answer")
