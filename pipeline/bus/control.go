@@ -172,7 +172,7 @@ func (n *Node) Switch(ctx context.Context, name string, on bool, confirm, by str
 func (n *Node) Stats(ctx context.Context) (pipeline.Stats, error) {
 	reports, err := n.gather(ctx)
 	if err != nil {
-		return pipeline.Stats{}, messages.NewFault(messages.StoreUnavailable, "the processes cannot be asked: %v", err)
+		return pipeline.Stats{}, messages.NewFault(messages.StoreUnavailable, "the processes cannot be asked: %v", jet.Said(err))
 	}
 	return n.sum(reports), nil
 }
@@ -239,7 +239,7 @@ func addDetails(sum, d map[string]any) map[string]any {
 func (n *Node) Diagnostics(ctx context.Context) (any, error) {
 	reports, err := n.gather(ctx)
 	if err != nil {
-		return nil, messages.NewFault(messages.StoreUnavailable, "the processes cannot be asked: %v", err)
+		return nil, messages.NewFault(messages.StoreUnavailable, "the processes cannot be asked: %v", jet.Said(err))
 	}
 	type diagnostics struct {
 		pipeline.Diagnostics

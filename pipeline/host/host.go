@@ -200,7 +200,7 @@ func (h *Host) hand(o Options, c bus.Config, stores map[string]pipeline.Store) {
 		h.Agents = &runs{agents: h.agents, records: records, conn: h.Conn, subjects: h.audit.subjects, node: h.Node}
 	}
 	h.Readiness = &Readiness{node: h.Node, js: h.audit.js, manager: h.Manager, classes: c, audit: h.audit,
-		denied: &h.denied, url: h.URL, owns: o.Roles.Entry}
+		denied: &h.denied, server: h.server, url: h.URL, owns: o.Roles.Entry}
 }
 
 // loop begins what is done again and again until the process stops.

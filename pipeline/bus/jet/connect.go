@@ -54,6 +54,25 @@ type natsContext struct {
 	InboxPrefix string `json:"inbox_prefix"`
 }
 
+// What errors of the client mean.
+var (
+	errAway   = errors.New("there is no connection to NATS")
+	errSilent = errors.New("NATS does not answer in time")
+)
+
+// Said is an error of the client as an operator reads it: without a connection the client speaks of its buffers.
+func Said(err error) error {
+	for _, away := range []error{nats.ErrReconnectBufExceeded, nats.ErrConnectionReconnecting, nats.ErrConnectionClosed} {
+		if errors.Is(err, away) {
+			return errAway
+		}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return errSilent
+	}
+	return err
+}
+
 // Connect connects and keeps connected: it tries again for ever once it was connected, and fails at once if it never
 // was. The caller closes the connection.
 func Connect(o ConnOptions) (*nats.Conn, error) {
@@ -73,12 +92,15 @@ func Connect(o ConnOptions) (*nats.Conn, error) {
 		nats.ReconnectHandler(func(nc *nats.Conn) {
 			o.Log.Info("connected to NATS again", "url", nc.ConnectedUrlRedacted())
 		}),
-		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
-			subject := ""
+		nats.ErrorHandler(func(nc *nats.Conn, sub *nats.Subscription, err error) {
+			subject, level := "", slog.LevelError
 			if sub != nil {
 				subject = sub.Subject
 			}
-			o.Log.Error("NATS reports", "subject", subject, "err", err)
+			if !nc.IsConnected() { // that is said already; every watch and pull says it again and again
+				level = slog.LevelDebug
+			}
+			o.Log.Log(context.Background(), level, "NATS reports", "subject", subject, "err", err)
 		}),
 	}
 	if o.Direct {
