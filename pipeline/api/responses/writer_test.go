@@ -103,7 +103,7 @@ func TestALogGoesOnWithWhatItsTargetSays(t *testing.T) {
 		one, two := s.Follow(ann, r).Rest(), s.second.Follow(ann, r).Rest()
 		more := func(rests ...*responses.Rest) {
 			for _, rest := range rests {
-				<-time.After(time.Second)
+				<-time.After(3 * time.Second) // longer than any pause
 				rest.More(t.Context())
 			}
 		}
