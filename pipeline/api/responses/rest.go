@@ -83,7 +83,13 @@ func (r *Rest) More(ctx context.Context) int {
 	if err == nil {
 		n, err = r.w.add(ctx, events)
 	}
-	r.over = errors.Is(err, errOver)
-	r.other = err != nil
+	switch {
+	case errors.Is(err, errOver):
+		r.over = true
+	case errors.Is(err, errOther):
+		r.other = true
+	case err != nil: // the store does not answer: it begins again
+		r.last = pipeline.Delta{}
+	}
 	return n
 }
