@@ -123,8 +123,27 @@ func (r *request) sound() {
 	if (r.choice.mode == "any" || r.choice.mode == "tool") && len(r.tools) == 0 {
 		r.refuse("tool_choice", "there is no tool to choose")
 	}
+	for _, t := range r.turns {
+		r.hasMedia(t.parts)
+		for _, p := range t.parts {
+			r.hasMedia(p.inner)
+		}
+	}
 	if n := len(r.turns); r.pair.Client == messages.MessagesWire && n > 0 && r.turns[n-1].role == "assistant" {
 		r.drop("messages: the beginning of the answer") // others take it for an answer that is over
+	}
+}
+
+// hasMedia refuses images and files of which only the frame is there.
+func (r *request) hasMedia(parts []part) {
+	for _, p := range parts {
+		empty := p.media.link() == "" && p.media.id == ""
+		switch {
+		case p.kind == image && empty:
+			r.refuse("image", "an image without a picture: give its address, its bytes or its id")
+		case p.kind == file && empty:
+			r.refuse("file", "a file without content: give its address, its bytes or its id")
+		}
 	}
 }
 

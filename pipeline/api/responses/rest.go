@@ -17,10 +17,12 @@ import (
 // says begins at its first piece.
 type Said func(ctx context.Context, tenant, call string, after pipeline.Delta) []pipeline.Delta
 
-// Pauses between questions: while pieces come, and when there were none.
+// Pauses between questions: while pieces come, and when there were none, which doubles up to the longest. A model may
+// think for minutes, with its gateway alive.
 const (
-	restPause = 50 * time.Millisecond
-	restQuiet = 250 * time.Millisecond
+	restPause   = 50 * time.Millisecond
+	restQuiet   = 250 * time.Millisecond
+	restLongest = 2 * time.Second
 )
 
 // Rest goes on with a log that nobody seems to write. As several may do that, and its writer after all, each event is
@@ -36,6 +38,7 @@ type Rest struct {
 	last   pipeline.Delta
 	other  bool // this run of the target says something else than was shown
 	over   bool
+	quiet  time.Duration
 	again  time.Time
 }
 
@@ -66,8 +69,10 @@ func (r *Rest) More(ctx context.Context) int {
 		}
 	}
 	pause := restPause
-	if len(pieces) == 0 {
-		pause = restQuiet
+	if r.quiet = min(max(2*r.quiet, restQuiet), restLongest); len(pieces) > 0 {
+		r.quiet = 0
+	} else {
+		pause = r.quiet
 	}
 	r.again = time.Now().Add(pause)
 	if len(events) == 0 {
@@ -78,7 +83,13 @@ func (r *Rest) More(ctx context.Context) int {
 	if err == nil {
 		n, err = r.w.add(ctx, events)
 	}
-	r.over = errors.Is(err, errOver)
-	r.other = err != nil
+	switch {
+	case errors.Is(err, errOver):
+		r.over = true
+	case errors.Is(err, errOther):
+		r.other = true
+	case err != nil: // the store does not answer: it begins again
+		r.last = pipeline.Delta{}
+	}
 	return n
 }

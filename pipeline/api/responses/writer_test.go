@@ -2,6 +2,7 @@ package responses_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -103,7 +104,7 @@ func TestALogGoesOnWithWhatItsTargetSays(t *testing.T) {
 		one, two := s.Follow(ann, r).Rest(), s.second.Follow(ann, r).Rest()
 		more := func(rests ...*responses.Rest) {
 			for _, rest := range rests {
-				<-time.After(time.Second)
+				<-time.After(3 * time.Second) // longer than any pause
 				rest.More(t.Context())
 			}
 		}
@@ -168,4 +169,42 @@ func TestTheLogOfAChatStreamGoesOn(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, last)
 	})
+}
+
+// A store that does not answer for a moment delays the rest, and nothing is lost or written twice.
+func TestALogGoesOnWhenItsStoreAnswersAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, x := newShop(t), &talk{}
+		store := &moody{Store: s.store}
+		k := responses.New(store, s.calls)
+		k.Said = x.said
+		r := s.begun(ann, `,"stream":true`)
+		all := events.Replay(messages.ResponsesWire, nil, reply("one"))
+		rest := k.Follow(ann, r).Rest()
+		for i, e := range all {
+			x.say("a.1", e)
+			store.away = i%2 == 0
+			<-time.After(3 * time.Second)
+			rest.More(t.Context())
+		}
+		store.away = false
+		<-time.After(3 * time.Second)
+		rest.More(t.Context())
+		require.Len(t, s.soFar(ann, r.ID), len(all))
+	})
+}
+
+// moody is a store that may be away.
+type moody struct {
+	pipeline.Store
+	away bool
+}
+
+func (m *moody) Put(ctx context.Context, key string, value []byte, ttl time.Duration, when pipeline.Condition) (uint64,
+	error) {
+	if m.away {
+		return 0, errors.New("away")
+	}
+	return m.Store.Put(ctx, key, value, ttl, when)
 }

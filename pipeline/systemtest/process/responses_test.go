@@ -105,7 +105,11 @@ func (r *reading) tell(up *speaker, from, to int) (text string) {
 	r.t.Helper()
 	for i := from; i < to; i++ {
 		word := fmt.Sprintf("w%d ", i)
-		up.say <- word
+		select {
+		case up.say <- word:
+		case <-r.res.Request.Context().Done():
+			require.Fail(r.t, "the model is not asked any more", word)
+		}
 		r.until(word)
 		text += word
 	}
@@ -199,7 +203,12 @@ func TestAChatStreamGoesOnAtAnotherGateway(t *testing.T) {
 	c, up := told(t)
 	victim, base := c.gateway()
 	c.worker("--stages", "all", "--serve", "model,tool").ready(t)
-	go func() { up.say <- "w0 " }() // the answer begins with it
+	go func() { // the answer begins with it
+		select {
+		case up.say <- "w0 ":
+		case <-t.Context().Done():
+		}
+	}()
 	begun := c.read("POST", base+"/v1/chat/completions", `{"model":"m","stream":true,"messages":[{"role":"user",`+
 		`"content":"go"}]}`, http.Header{"Content-Type": {"application/json"}, "Idempotency-Key": {"k"}})
 	begun.until("w0 ")
