@@ -42,7 +42,8 @@ var batchRows = map[string]batchRow{
 	"rejected with a reason (HI-4)": {calls: pays("50"), decides: []decides{
 		{`{"decision":"reject","reason":"too dear"}`, ""}}, reads: []string{"too dear"}},
 	"two approved and one rejected (HI-5)": {calls: pays("50", "60", "70"), decides: []decides{
-		{`{"decisions":{"a":{"decision":"approve"},"b":{"decision":"reject","reason":"no"},"c":{"decision":"approve"}}}`, ""}},
+		{`{"decisions":{"a":{"decision":"approve"},"b":{"decision":"reject","reason":"no"},` +
+			`"c":{"decision":"approve"}}}`, ""}},
 		ran: []string{`{"amount":50}`, `{"amount":70}`}, reads: []string{ownNonce, "no", ownNonce}},
 	"one decision about two calls (HI-6)": {calls: pays("50", "60"), decides: []decides{
 		{`{"decision":"approve"}`, "a, b"}, {`{"id":"a","decision":"approve"}`, "no decision yet about b"},

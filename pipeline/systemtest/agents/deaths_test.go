@@ -58,9 +58,12 @@ func TestAWrappedStageOfARunSurvivesTheDeathOfItsProcessBetweenItsHalves(t *test
 		was = launch(t, host)
 		died <- struct{}{}
 	}
-	require.Equal(t, s.turns[1][0]+" after "+s.turns[0][0]+" first", text(t, s.end(p)))
+	said := text(t, s.end(p))
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	require.Len(t, s.turns[0], 1, "nothing is asked again")
 	require.Len(t, s.turns[1], 1)
+	require.Equal(t, s.turns[1][0]+" after "+s.turns[0][0]+" first", said)
 }
 
 // processes starts those of an installation. Each of the functions kills one and starts it again.

@@ -45,7 +45,8 @@ func hookAt(upstream, name string, order int, jumps ...string) agent.Hook {
 			if s := agent.StateOf(c); s != nil && where == "beforeModel" {
 				state = append([]byte(" "), rawjson.Encode(s)...)
 			}
-			req, err := http.NewRequestWithContext(ctx, http.MethodPost, upstream+"/hook/"+name+"."+where, bytes.NewReader(state))
+			to := upstream + "/hook/" + name + "." + where
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, to, bytes.NewReader(state))
 			if err != nil {
 				return agent.Change{}, err
 			}

@@ -33,7 +33,8 @@ const asks = `,{"role":"assistant","content":null,"tool_calls":[{"id":"z","type"
 	`{"name":"look","arguments":"{}"}}]}`
 
 var runRows = map[string]runRow{
-	"hooks run in order and back in reverse (HK-1, HK-2)": {says: "go", text: "done", trace: wholeRun, models: 2, tools: 1},
+	"hooks run in order and back in reverse (HK-1, HK-2)": {says: "go", text: "done", models: 2, tools: 1,
+		trace: wholeRun},
 	"a jump to the end before the model (HK-6)": {says: "h2.beforeModel jump end",
 		trace: "h1.before h2.before h1.beforeModel h2.beforeModel h1.afterModel h2.after h1.after"},
 	"a jump to the model with open tool calls (HK-7)": {says: "h2.afterModel jump model", text: "done", models: 2,
