@@ -190,7 +190,8 @@ func todoAt(s, before string) int {
 // todoItems reports whether a text holds nothing but a header and items.
 func todoItems(s string) bool {
 	_, items, _ := strings.Cut(strings.TrimPrefix(s, "\n\n"), "\n")
-	return !slices.ContainsFunc(strings.Split(items, "\n"), func(line string) bool { return !strings.HasPrefix(line, "#") })
+	other := func(line string) bool { return !strings.HasPrefix(line, "#") }
+	return !slices.ContainsFunc(strings.Split(items, "\n"), other)
 }
 
 // items writes the list as the model reads it: one line an item, in the order of the ids.

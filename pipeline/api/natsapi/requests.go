@@ -308,8 +308,8 @@ func (s *Server) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request,
 	return r, nil
 }
 
-// agentOf is the agent that a request names: in its subject, in its header, or as the model; empty: in none. One that is
-// named twice must be the same: permissions hold for the subject, so nothing beside it may choose another.
+// agentOf is the agent that a request names: in its subject, in its header, or as the model; empty: in none. One that
+// is named twice must be the same: permissions hold for the subject, so nothing beside it may choose another.
 func agentOf(in messages.Intake, m *nats.Msg) (string, *messages.Fault) {
 	model, _ := rawjson.FieldString(m.Data, "model")
 	names := []string{in.Agent}

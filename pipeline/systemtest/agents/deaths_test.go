@@ -30,7 +30,7 @@ func TestARunSurvivesTheDeathOfEveryProcess(t *testing.T) {
 func TestAWrappedStageOfARunSurvivesTheDeathOfItsProcessBetweenItsHalves(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
-	s.wrap = true
+	s.stages, s.hosts = "wrap", "none"
 	s.model = func(turn int, request []byte) ([]map[string]any, string) {
 		if turn == 1 { // the second time it is asked, it is told the first answer
 			return nil, "after " + last(request).Text()
@@ -38,7 +38,7 @@ func TestAWrappedStageOfARunSurvivesTheDeathOfItsProcessBetweenItsHalves(t *test
 		return nil, "first"
 	}
 	host := s.part("host", false, false)
-	host.Hosts = true
+	host.Hosts = "only"
 	was := launch(t, host)
 	asked, died := make(chan int), make(chan struct{})
 	s.gate = func(turn int, _ string) {
@@ -58,9 +58,12 @@ func TestAWrappedStageOfARunSurvivesTheDeathOfItsProcessBetweenItsHalves(t *test
 		was = launch(t, host)
 		died <- struct{}{}
 	}
-	require.Equal(t, s.turns[1][0]+" after "+s.turns[0][0]+" first", text(t, s.end(p)))
+	said := text(t, s.end(p))
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	require.Len(t, s.turns[0], 1, "nothing is asked again")
 	require.Len(t, s.turns[1], 1)
+	require.Equal(t, s.turns[1][0]+" after "+s.turns[0][0]+" first", said)
 }
 
 // processes starts those of an installation. Each of the functions kills one and starts it again.
@@ -82,7 +85,7 @@ func (s *system) survives(turns int, deaths []func()) {
 	s.t.Helper()
 	s.model = func(turn int, request []byte) ([]map[string]any, string) {
 		if turn == turns {
-			return nil, told(request)
+			return nil, heard(request)
 		}
 		return []map[string]any{call("a", "look", fmt.Sprintf(`{"turn":%d,"n":1}`, turn)),
 			call("b", "look", fmt.Sprintf(`{"turn":%d,"n":2}`, turn))}, ""
@@ -127,9 +130,9 @@ func (s *system) survives(turns int, deaths []func()) {
 	s.judge(c, turns)
 }
 
-// told is what a request brings of the answers before: the nonces of the models and of the tools, in their order, "?"
+// heard is what a request brings of the answers before: the nonces of the models and of the tools, in their order, "?"
 // for a tool that nobody knows the outcome of.
-func told(request []byte) string {
+func heard(request []byte) string {
 	var out []string
 	for _, m := range chat.Messages(request) {
 		switch {

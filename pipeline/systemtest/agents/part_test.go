@@ -22,7 +22,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/agent"
@@ -42,8 +41,9 @@ type partSpec struct {
 	Upstream string // where models and tools are, in the process of the test
 	Entry    bool
 	Target   bool
-	// Wrap is set in an installation with a stage around model calls that asks twice; Hosts where this process has it.
-	Wrap, Hosts bool
+	// Stages names the stages of its own that the installation has, "wrap" or "hooks"; Hosts is "only" where this process
+	// has nothing else, and "none" where it does not have them.
+	Stages, Hosts string
 }
 
 func config() bus.Config {
@@ -104,7 +104,8 @@ func (registry) Get(_ context.Context, name string) (*tool.Definition, error) {
 // startNode starts a node whose models and tools ask the upstream.
 func startNode(ctx context.Context, nc *nats.Conn, p partSpec) (*bus.Node, error) {
 	desk, err := stages.NewApprovalDesk(&stages.ApprovalConfig{Policies: []approval.Policy{
-		{Name: "big", Tool: "pay", When: "(args.amount ?? 0) > 10"}, {Name: "soon", Tool: "brief", Expires: time.Second}}},
+		{Name: "big", Tool: "pay", When: "(args.amount ?? 0) > 10"}, {Name: "soon", Tool: "brief", Expires: time.Second},
+		{Name: "sure", Tool: "sign", Decisions: []string{approval.Approve}}}},
 		stages.Deps{Tools: registry{}, Parser: &args.Parser{}})
 	if err != nil {
 		return nil, err
@@ -127,19 +128,20 @@ func startNode(ctx context.Context, nc *nats.Conn, p partSpec) (*bus.Node, error
 	if err := o.Manager.Register(gate, true); err != nil {
 		return nil, err
 	}
-	if p.Wrap {
-		if err := o.Manager.Register(pipeline.Wrap(pipeline.Stage{Name: "twice", Kind: messages.Model, Order: 20}, twice),
-			true); err != nil {
+	for _, own := range ownStages(p) {
+		if err := o.Manager.Register(own, true); err != nil {
 			return nil, err
 		}
-		o.Hosts = func(s pipeline.Stage) bool { return s.Name != "twice" || p.Hosts }
+	}
+	if p.Hosts != "" {
+		o.Hosts = func(s pipeline.Stage) bool { return (s.Name == gate.Name) == (p.Hosts == "none") }
 	}
 	entry := &late{}
 	o.Agents = agent.New(agent.Options{
 		Entry: entry, Log: agent.Log{Store: runs}, Judge: desk, Out: testLog(),
 		Agent: func(_ context.Context, name string) (*agent.Spec, error) {
-			return &agent.Spec{Name: name, Model: "m", Tools: []string{"pay", "look", "brief", "guarded"},
-				Limits: agent.Limits{ModelCalls: 100}}, nil
+			return &agent.Spec{Name: name, Model: "m", Tools: []string{"pay", "look", "brief", "guarded", "sign"},
+				Limits: limitsOf(name), Rules: map[string]agent.Rule{"log": agent.Append}}, nil
 		},
 		Tools: func(_ context.Context, _ string, s *agent.Spec) (out []agent.Tool, err error) {
 			for _, name := range s.Tools {
@@ -164,15 +166,6 @@ func startNode(ctx context.Context, nc *nats.Conn, p partSpec) (*bus.Node, error
 	}
 	entry.Node = n
 	return n, n.Start(context.WithoutCancel(ctx))
-}
-
-// twice asks the model twice and answers with the second answer, which is told the first.
-func twice(_ context.Context, c *messages.Call, next pipeline.Handler) ([]byte, error) {
-	first, err := next(c.Request())
-	if err != nil {
-		return nil, err
-	}
-	return next(chat.WithMessages(c.Request(), append(chat.Messages(c.Request()), chat.Choices(first)[0].Message())))
 }
 
 // gate is a stage of its own that holds the calls of one tool.
