@@ -83,8 +83,8 @@ func TestOnlyReadersWithMoreThanTheirShareAreDropped(t *testing.T) {
 	require.Zero(t, all.held.Load())
 }
 
-// When too much waits for slow readers, a large reply waits in a file: its reader gets all of it, and nothing of it stays
-// behind. Where no file can be made, it stays in memory, and the log says so.
+// When too much waits for slow readers, a large reply waits in a file: its reader gets all of it, and nothing of it
+// stays behind. Where no file can be made, it stays in memory, and the log says so.
 func TestALargeReplyWaitsInAFileWhereMuchWaits(t *testing.T) {
 	reply := `{"text":"` + strings.Repeat("x", 4*streamShare) + `"}`
 	for name, row := range map[string]struct {
