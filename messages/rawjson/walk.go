@@ -64,23 +64,46 @@ func keyText(quoted []byte) string {
 		}
 	}
 	key := quoted[1 : len(quoted)-1]
-	if s, ok := known[string(key)]; ok {
+	if s := known(key); s != "" {
 		return s
 	}
 	return string(key)
 }
 
-// known holds keys that nearly every body has, so that they need no copy.
-var known = func() map[string]string {
-	m := map[string]string{}
-	for _, key := range []string{"id", "object", "created", "model", "choices", "usage", "index", "delta", "message",
-		"messages", "role", "content", "refusal", "tool_calls", "finish_reason", "logprobs", "name", "type", "text",
-		"function", "arguments", "stream", "tools", "prompt_tokens", "completion_tokens", "total_tokens",
-		"system_fingerprint", "service_tier", "input", "output", "status", "error"} {
-		m[key] = key
+// known returns a key that nearly every body has without a copy; empty for others.
+func known(key []byte) string {
+	switch string(key) {
+	case "id":
+		return "id"
+	case "object":
+		return "object"
+	case "created":
+		return "created"
+	case "model":
+		return "model"
+	case "choices":
+		return "choices"
+	case "index":
+		return "index"
+	case "delta":
+		return "delta"
+	case "message":
+		return "message"
+	case "messages":
+		return "messages"
+	case "role":
+		return "role"
+	case "content":
+		return "content"
+	case "finish_reason":
+		return "finish_reason"
+	case "usage":
+		return "usage"
+	case "type":
+		return "type"
 	}
-	return m
-}()
+	return ""
+}
 
 // isKey reports whether a key with its quotes says name.
 func isKey(quoted []byte, name string) bool {
