@@ -54,21 +54,28 @@ type natsContext struct {
 	InboxPrefix string `json:"inbox_prefix"`
 }
 
-// What errors of the client mean.
-var (
-	errAway   = errors.New("there is no connection to NATS")
-	errSilent = errors.New("NATS does not answer in time")
-)
+// said is an error with another text.
+type said struct {
+	text string
+	error
+}
 
-// Said is an error of the client as an operator reads it: without a connection the client speaks of its buffers.
+// Error implements error.
+func (s said) Error() string { return s.text }
+
+// Unwrap returns what the client said.
+func (s said) Unwrap() error { return s.error }
+
+// Said is an error of the client with the words that an operator understands: without a connection the client speaks of
+// its buffers.
 func Said(err error) error {
 	for _, away := range []error{nats.ErrReconnectBufExceeded, nats.ErrConnectionReconnecting, nats.ErrConnectionClosed} {
 		if errors.Is(err, away) {
-			return errAway
+			return said{"there is no connection to NATS", err}
 		}
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return errSilent
+		return said{"NATS does not answer in time", err}
 	}
 	return err
 }
