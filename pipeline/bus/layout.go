@@ -78,6 +78,7 @@ func passing(err error) bool {
 			errors.Is(err, jetstream.ErrConsumerExists)
 	}
 	for _, known := range []error{context.DeadlineExceeded, nats.ErrTimeout, nats.ErrNoResponders,
+		nats.ErrReconnectBufExceeded, // the connection is away for a moment
 		jetstream.ErrBucketExists,
 		jetstream.ErrStreamNotFound, jetstream.ErrBucketNotFound} {
 		if errors.Is(err, known) {

@@ -14,6 +14,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/bus"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/pipelinetest"
+	"github.com/shallot-nats/shallot/pipeline/systemtest/pace"
 )
 
 // stored makes the suite's calls as stored ones: the end is recorded although the caller waits.
@@ -208,7 +209,7 @@ func TestADecidedCallGoesOnAtOnce(t *testing.T) {
 	w := newWorld(t, bus.Config{})
 	n := w.node(bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, gate())})
 	w.node(bus.Options{Entry: true, Manager: manager(t, gate())})
-	for range 20 {
+	for start := time.Now(); time.Since(start) < 3*time.Minute; {
 		p := accept(t, n, pipeline.Request{Kind: messages.Tool, Tool: "x", Body: []byte(`{}`)})
 		_, err := p.Wait(t.Context(), nil)
 		require.ErrorIs(t, err, pipeline.ErrHeld)
@@ -252,7 +253,7 @@ func TestAHeldCallIsFoundWhileRecordsAreWritten(t *testing.T) {
 	}
 	defer writers.Wait()
 	defer cancel()
-	for range 1000 {
+	for range pace.Rounds(1000) {
 		found, err := n.HeldCall(t.Context(), "", p.ID())
 		require.NoError(t, err)
 		require.Equal(t, p.ID(), found.Call)

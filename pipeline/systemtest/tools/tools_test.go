@@ -156,13 +156,13 @@ func TestToolConcurrency(t *testing.T) {
 tool:
   executor: {core-pool: 16, max-pool: 64, queue-capacity: 256}
   tools:
-    - {name: work, executor: "`+srv.URL+`", effect: read, cache: "off"}
+    - {name: work, executor: "`+srv.URL+`", effect: read, cache: "off", timeout: 5m}
 `)
 	var wg sync.WaitGroup
 	got := make([]string, 400)
 	for i := range got {
 		wg.Go(func() {
-			m, err := h.Conn.Request("shallot.v1.tool.request.work", []byte(`{"n":`+strconv.Itoa(i)+`}`), 50*time.Second)
+			m, err := h.Conn.Request("shallot.v1.tool.request.work", []byte(`{"n":`+strconv.Itoa(i)+`}`), 5*time.Minute)
 			if err == nil {
 				got[i] = string(m.Data)
 			}
