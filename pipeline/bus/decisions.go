@@ -51,7 +51,8 @@ func (h *holds) decideCall(ctx context.Context, tenant, id string, answer json.R
 			return h.answered(ctx, tenant, id, mine)
 		}
 		if err != nil {
-			return p, messages.NewFault(messages.StoreUnavailable, "the held call cannot be read: %v", jet.Said(err)).From("entry")
+			return p, messages.NewFault(messages.StoreUnavailable, "the held call cannot be read: %v",
+				jet.Said(err)).From("entry")
 		}
 		if p.Delayed {
 			return h.answered(ctx, tenant, id, mine)
@@ -134,7 +135,8 @@ func (h *holds) answered(ctx context.Context, tenant, id string, mine *Decided) 
 	p, ok, err := h.decided(ctx, tenant, id)
 	switch {
 	case err != nil:
-		return p, messages.NewFault(messages.StoreUnavailable, "the held call cannot be read: %v", jet.Said(err)).From("entry")
+		return p, messages.NewFault(messages.StoreUnavailable, "the held call cannot be read: %v",
+			jet.Said(err)).From("entry")
 	case ok:
 		return p, conflict(p, mine)
 	}
@@ -150,7 +152,8 @@ func (h *holds) heldCalls(ctx context.Context, tenant string) ([]Parked, error) 
 	}
 	keys, err := h.store.Keys(ctx, prefix)
 	if err != nil {
-		return nil, messages.NewFault(messages.StoreUnavailable, "the held calls cannot be listed: %v", jet.Said(err)).From("entry")
+		return nil, messages.NewFault(messages.StoreUnavailable, "the held calls cannot be listed: %v",
+			jet.Said(err)).From("entry")
 	}
 	out := []Parked{}
 	for _, k := range keys {
@@ -186,7 +189,8 @@ func (h *holds) heldCall(ctx context.Context, tenant, id string) (Parked, error)
 	case errors.Is(err, pipeline.ErrNotFound), err == nil && (p.Decided != nil || p.Delayed):
 		return p, none
 	case err != nil:
-		return p, messages.NewFault(messages.StoreUnavailable, "the held call cannot be read: %v", jet.Said(err)).From("entry")
+		return p, messages.NewFault(messages.StoreUnavailable, "the held call cannot be read: %v",
+			jet.Said(err)).From("entry")
 	}
 	return p, nil
 }

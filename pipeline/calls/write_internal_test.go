@@ -85,7 +85,7 @@ func TestStoriesAreWrittenAsTheirTagsSay(t *testing.T) {
 	}
 }
 
-// BenchmarkStory is what the story of a call costs whose default chain has six stages, until it is handed to the client.
+// BenchmarkStory is what the story of a call costs whose chain has six stages, until it is handed to the client.
 func BenchmarkStory(b *testing.B) {
 	r := New(Options{Name: "owner", Changes: true, Sample: 1, Send: func(string, []byte) error { return nil }})
 	defer r.Close()
