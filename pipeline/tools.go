@@ -51,26 +51,6 @@ func AddTools(c *messages.Call, stages []Stage, serves func(tool string) bool) (
 	return clashes, nil
 }
 
-// ContributedTool finds the tool that one of the stages added to this call under the name. ok is false for the caller's
-// own tools, even if a stage has one of the same name.
-func ContributedTool(c *messages.Call, stages []Stage, name string) (tool Tool, stage string, ok bool) {
-	var owners map[string]string
-	c.Noted(messages.NoteStageTools, &owners)
-	stage, ok = owners[name]
-	if !ok {
-		return Tool{}, "", false
-	}
-	for _, s := range stages {
-		if s.Name != stage {
-			continue
-		}
-		if i := slices.IndexFunc(s.Tools, func(t Tool) bool { return t.Name == name }); i >= 0 {
-			return s.Tools[i], stage, true
-		}
-	}
-	return Tool{}, "", false
-}
-
 // CheckAddedTools compares the tools of a request before and after a stage's before. It refuses a tool that the stage
 // wrote into the request and that cannot be executed. Call it for stages that write request.tools.
 func CheckAddedTools(stage Stage, before, after []byte, serves func(tool string) bool) error {

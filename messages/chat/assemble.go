@@ -96,11 +96,11 @@ func addChoice(all []*choiceParts, raw []byte) []*choiceParts {
 		at = len(all) - 1
 	}
 	c := all[at]
-	_, hasDelta := rawjson.Field(raw, "delta")
+	hasDelta := func() bool { _, ok := rawjson.Field(raw, "delta"); return ok }
 	rawjson.EachField(raw, func(key string, v []byte) {
 		switch {
 		case key == "index":
-		case key == "delta", key == "message" && !hasDelta:
+		case key == "delta", key == "message" && !hasDelta():
 			c.delta(v)
 		case key == "logprobs":
 			c.sawLogs = true

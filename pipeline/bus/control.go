@@ -168,13 +168,13 @@ func (n *Node) Switch(ctx context.Context, name string, on bool, confirm, by str
 	return out, nil
 }
 
-// Stats implements pipeline.Control: the counters of all processes, added up.
+// Stats implements pipeline.Control: the counters of all processes, added up, also of those that are gone.
 func (n *Node) Stats(ctx context.Context) (pipeline.Stats, error) {
 	reports, err := n.gather(ctx)
 	if err != nil {
-		return pipeline.Stats{}, messages.NewFault(messages.StoreUnavailable, "the processes cannot be asked: %v", err)
+		return pipeline.Stats{}, messages.NewFault(messages.StoreUnavailable, "the processes cannot be asked: %v", jet.Said(err))
 	}
-	return n.sum(reports), nil
+	return n.sum(n.all(ctx, reports)), nil
 }
 
 func (n *Node) sum(reports []nodeReport) pipeline.Stats {
@@ -239,7 +239,7 @@ func addDetails(sum, d map[string]any) map[string]any {
 func (n *Node) Diagnostics(ctx context.Context) (any, error) {
 	reports, err := n.gather(ctx)
 	if err != nil {
-		return nil, messages.NewFault(messages.StoreUnavailable, "the processes cannot be asked: %v", err)
+		return nil, messages.NewFault(messages.StoreUnavailable, "the processes cannot be asked: %v", jet.Said(err))
 	}
 	type diagnostics struct {
 		pipeline.Diagnostics
@@ -249,7 +249,7 @@ func (n *Node) Diagnostics(ctx context.Context) (any, error) {
 		DeadLetters       uint64       `json:"deadLetters"`
 	}
 	d := diagnostics{
-		Diagnostics: pipeline.NewDiagnostics(n.sum(reports), n.opts.Manager.Stages("")),
+		Diagnostics: pipeline.NewDiagnostics(n.sum(n.all(ctx, reports)), n.opts.Manager.Stages("")),
 		Processes:   reports, StagesWithoutWork: []string{},
 	}
 	for _, s := range n.opts.Manager.Stages("") {

@@ -25,6 +25,9 @@ func (n *Node) garbage(m *nats.Msg, why string) {
 	n.tasks.Go(func() { n.bury(m.Subject, m.Data, why) })
 }
 
+// Unread keeps a message of a caller that was refused and gave nobody to tell so.
+func (n *Node) Unread(m *nats.Msg, why string) { n.garbage(m, why) }
+
 // bury stores a dead letter.
 func (n *Node) bury(from string, data []byte, why string) {
 	n.stats.dead.Add(1)

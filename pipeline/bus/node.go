@@ -51,6 +51,7 @@ type Node struct {
 	// replyRoot is what all reply subjects of owners begin with.
 	replyRoot string
 	presence  *presence
+	past      *past
 	begun     *begun
 	stats     nodeStats
 	guard     replyGuard
@@ -97,6 +98,9 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	n.makeMember()
 	if n.presence, err = newPresence(ctx, n); err != nil {
 		return nil, err
+	}
+	if n.past, err = newPast(ctx, n); err != nil {
+		return nil, fmt.Errorf("bus: %w; run the provisioning step first", err)
 	}
 	n.durable, err = newDurable(ctx, n)
 	return n, err
@@ -155,6 +159,7 @@ func (n *Node) Start(ctx context.Context) error {
 	if n.opts.Entry {
 		n.loops.Go(func() { every(n.loop, sweepEvery, func() { n.sweepBegun(n.loop) }) })
 	}
+	n.loops.Go(func() { n.keepCounters(n.loop) })
 	n.sweepStages(n.loop)
 	n.loops.Go(func() { n.tick(n.loop) })
 	if err := n.serveControl(); err != nil {
@@ -202,6 +207,9 @@ func (n *Node) Stop(ctx context.Context) error {
 	case <-done:
 	case <-ctx.Done():
 		err = errors.New("bus: some work had not ended; others go on with it")
+	}
+	if err := n.past.keep(ctx); err != nil {
+		n.log.Debug("the last counters of this process are not stored", "err", err)
 	}
 	n.presence.leave(ctx)
 	n.subs.end()

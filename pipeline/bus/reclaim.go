@@ -3,11 +3,13 @@ package bus
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 	"github.com/shallot-nats/shallot/pipeline/protocol"
 )
@@ -36,19 +38,25 @@ func (n *Node) reclaim(ctx context.Context) {
 
 // otherOwners reports whether a process runs calls that is no embedded one.
 func (n *Node) otherOwners(ctx context.Context) (bool, error) {
-	keys, err := n.presence.owned.ListKeys(ctx)
+	marks, err := jet.OpenBucket(ctx, n.js, jet.OwnersBucket)
 	if err != nil {
 		return false, err
 	}
-	defer func() { _ = keys.Stop() }()
+	names, err := marks.Keys(ctx, "")
+	if err != nil {
+		return false, err
+	}
 	others := false
-	for name := range keys.Keys() {
+	for _, name := range names {
 		if strings.HasPrefix(name, protocol.EmbeddedName) {
 			continue
 		}
 		var m mark
-		e, err := n.presence.owned.Get(ctx, name)
-		if err == nil && json.Unmarshal(e.Value(), &m) == nil {
+		e, err := marks.Get(ctx, name)
+		if err != nil && !errors.Is(err, pipeline.ErrNotFound) {
+			return false, err
+		}
+		if err == nil && json.Unmarshal(e.Value, &m) == nil {
 			others = others || m.Entry
 		}
 	}

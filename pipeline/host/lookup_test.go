@@ -3,16 +3,14 @@ package host_test
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
@@ -72,33 +70,21 @@ func TestRowsLookUp(t *testing.T) {
 			r := &trap{armed: map[string]bool{}, hits: map[string]int{}}
 			var mu sync.Mutex
 			runs := map[string]int{}
-			file := filepath.Join(t.TempDir(), "shallot.yaml")
-			require.NoError(t, os.WriteFile(file,
-				[]byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+
-					"agent: {interceptor: {tool-retry: {base-delay: 1ms}, large-result-eviction: {enabled: false}}}\n"+
-					"tool:\n  tools:\n"+
-					"    - {name: panics, executor: \"go:fail\", effect: read}\n"+
-					"    - {name: errs, executor: \"go:fail\", effect: read}\n"+
-					"    - {name: well, executor: \"go:fail\", effect: read}\n"), 0o600))
-			l, err := host.Load(file, nil, nil)
-			require.NoError(t, err)
-			h, err := host.Start(t.Context(), host.Options{
-				Config: l, Roles: host.Everything(), Name: t.Name(), Drain: time.Second, Getenv: func(string) string { return "" },
-				Stages:  []pipeline.Stage{r.arm("arm", orders[0], true), r.arm("disarm", orders[1], false)},
-				Resolve: func(registry tool.Tools) tool.Tools { r.Tools = registry; return r },
-				Funcs: toolbox.GoFuncs{"fail": toolbox.ExecutorFunc(func(_ context.Context, inv toolbox.Invocation) (
+			h := apitest.Host(t, "agent: {interceptor: {tool-retry: {base-delay: 1ms}, "+
+				"large-result-eviction: {enabled: false}}}\n"+
+				"tool:\n  tools:\n"+
+				"    - {name: panics, executor: \"go:fail\", effect: read}\n"+
+				"    - {name: errs, executor: \"go:fail\", effect: read}\n"+
+				"    - {name: well, executor: \"go:fail\", effect: read}\n", func(o *host.Options) {
+				o.Stages = []pipeline.Stage{r.arm("arm", orders[0], true), r.arm("disarm", orders[1], false)}
+				o.Resolve = func(registry tool.Tools) tool.Tools { r.Tools = registry; return r }
+				o.Funcs = toolbox.GoFuncs{"fail": toolbox.ExecutorFunc(func(_ context.Context, inv toolbox.Invocation) (
 					toolbox.Result, error) {
 					mu.Lock()
 					defer mu.Unlock()
 					runs[inv.Tool.Name]++
 					return toolbox.Result{}, errors.New("the tool's own words")
-				})},
-			})
-			require.NoError(t, err)
-			t.Cleanup(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
-				defer cancel()
-				_ = h.Stop(ctx)
+				})}
 			})
 			for _, tool := range []string{"panics", "errs", "well"} {
 				c := end(t, h, pipeline.Request{Kind: messages.Tool, Tool: tool, Body: []byte(`{}`)})

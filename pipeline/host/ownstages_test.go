@@ -2,17 +2,15 @@ package host_test
 
 import (
 	"context"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
@@ -97,21 +95,5 @@ func TestOwnStagesRefused(t *testing.T) {
 }
 
 func ownHost(t *testing.T, own []pipeline.Stage, tools string) (*host.Host, error) {
-	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t, os.WriteFile(file,
-		[]byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\ntool:\n  tools:\n"+tools), 0o600))
-	l, err := host.Load(file, nil, nil)
-	require.NoError(t, err)
-	h, err := host.Start(t.Context(), host.Options{
-		Config: l, Roles: host.Everything(), Name: t.Name(), ToolStages: own, Drain: time.Second,
-		Getenv: func(string) string { return "" },
-	})
-	if err == nil {
-		t.Cleanup(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
-			defer cancel()
-			_ = h.Stop(ctx)
-		})
-	}
-	return h, err
+	return apitest.TryHost(t, "tool:\n  tools:\n"+tools, func(o *host.Options) { o.ToolStages = own })
 }

@@ -2,18 +2,16 @@ package host_test
 
 import (
 	"context"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/tool"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
@@ -54,26 +52,14 @@ func TestReplaceSteps(t *testing.T) {
 	for _, s := range steps {
 		list = append(list, own(s))
 	}
-	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t, os.WriteFile(file,
-		[]byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"), 0o600))
-	l, err := host.Load(file, nil, nil)
-	require.NoError(t, err)
-	h, err := host.Start(t.Context(), host.Options{
-		Config: l, Roles: host.Everything(), Name: t.Name(), Drain: time.Second, Getenv: func(string) string { return "" },
-		Stages:  list,
-		Resolve: func(registry tool.Tools) tool.Tools { return resolver{registry, say} },
-		Executors: toolbox.Executors{"go": toolbox.ExecutorFunc(func(_ context.Context, inv toolbox.Invocation) (
+	h := apitest.Host(t, "", func(o *host.Options) {
+		o.Stages = list
+		o.Resolve = func(registry tool.Tools) tool.Tools { return resolver{registry, say} }
+		o.Executors = toolbox.Executors{"go": toolbox.ExecutorFunc(func(_ context.Context, inv toolbox.Invocation) (
 			toolbox.Result, error) {
 			say("executor")
 			return toolbox.Result{Content: inv.Arguments}, nil
-		})},
-	})
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
-		defer cancel()
-		_ = h.Stop(ctx)
+		})}
 	})
 	c := end(t, h, pipeline.Request{Kind: messages.Tool, Tool: "v2_add", Body: []byte(`{"a":"not a number"}`)})
 	require.Nil(t, c.Fault)

@@ -3,9 +3,6 @@
 package host_test
 
 import (
-	"context"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -13,25 +10,13 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/shallot-nats/shallot/pipeline/host"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 )
 
 // A process at rest publishes little: its marks, and now and then the question which services have tools.
 func TestAProcessAtRestIsCalm(t *testing.T) {
 	t.Parallel()
-	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	config := "version: 1\nnats: {embedded: {port: -1, sync: 1m, data: " + t.TempDir() + "}}\n"
-	require.NoError(t, os.WriteFile(file, []byte(config), 0o600))
-	l, err := host.Load(file, nil, nil)
-	require.NoError(t, err)
-	h, err := host.Start(t.Context(), host.Options{Config: l, Roles: host.Everything(), Name: t.Name(),
-		Drain: time.Second, Getenv: func(string) string { return "" }})
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
-		defer cancel()
-		_ = h.Stop(ctx)
-	})
+	h := apitest.Host(t, "nats: {embedded: {port: -1, sync: 1m, data: "+t.TempDir()+"}}\n", nil)
 	nc, err := nats.Connect(h.URL)
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)

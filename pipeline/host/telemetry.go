@@ -32,11 +32,6 @@ func (h *Host) observe(n *bus.Options) {
 	}
 }
 
-// register adds a stage, with spans where calls are traced.
-func (h *Host) register(s pipeline.Stage, on bool) error {
-	return h.Manager.Register(h.Telemetry.Stage(s), on)
-}
-
 // queuesTime bounds how long a reader of the metrics waits for the server.
 const queuesTime = time.Second
 

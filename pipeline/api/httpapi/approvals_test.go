@@ -28,7 +28,7 @@ func withApprovals(t *testing.T, h *host.Host, edit func(*Config, *Deps)) *testG
 // on the control surface, the decision, and the result.
 func TestApprovalsOverHTTP(t *testing.T) {
 	t.Parallel()
-	h := apitest.WaitingHost(t, apitest.WaitingTools)
+	h := apitest.Host(t, apitest.WaitingTools, nil)
 	g := withApprovals(t, h, nil)
 	const body = `{"a":9007199254740993,"b":"1"}`
 	first := g.Do(t, "POST", "/v1/tools/add/call", body, "Idempotency-Key: k1")
@@ -80,7 +80,7 @@ func TestApprovalsOverHTTP(t *testing.T) {
 // reach, and no page of another site.
 func TestApprovalsAreControl(t *testing.T) {
 	t.Parallel()
-	h := apitest.WaitingHost(t, apitest.WaitingTools)
+	h := apitest.Host(t, apitest.WaitingTools, nil)
 	g := withApprovals(t, h, func(_ *Config, p *Deps) { p.Keys = twoTenants(t) })
 	asOp, asAcme := apitest.AuthOp, apitest.AuthA
 	held := g.Do(t, "POST", "/v1/tools/shout/call", `{"text":"hi"}`, asAcme)

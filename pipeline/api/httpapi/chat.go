@@ -35,8 +35,8 @@ func (s *modelFace) add(t *router) {
 		t.add(prefix+"/models/{id...}", methods{http.MethodGet: s.caller(s.getModel)})
 	}
 	t.add("/v1/agents/{agent}/chat/completions", chat)
-	t.add("/v1/messages", methods{http.MethodPost: anthropic(s.caller(s.messages))})
-	t.add("/v1/messages/count_tokens", methods{http.MethodPost: anthropic(s.caller(s.countTokens))})
+	t.add("/v1/messages", methods{http.MethodPost: s.caller(s.messages)})
+	t.add("/v1/messages/count_tokens", methods{http.MethodPost: s.caller(s.countTokens)})
 	t.add("/v1/embeddings", methods{http.MethodPost: s.caller(s.embeddings)})
 	t.add("/v1/results/{call}", methods{http.MethodGet: s.caller(s.result)})
 }
@@ -46,17 +46,9 @@ const agentPrefix = "agent/"
 
 // chat is POST /v1/chat/completions, streaming and not. The body goes in as it came, and the reply goes out as it is.
 func (s *modelFace) chat(w http.ResponseWriter, r *http.Request, id api.Identity) {
-	body, fault := s.bodies.Read(w, r)
-	if fault != nil {
-		writeFault(w, fault)
-		return
+	if req, ok := s.body(w, r, id, messages.ChatWire); ok {
+		s.runKept(w, r, id, req)
 	}
-	req, fault := request(r, id, messages.ChatWire, body)
-	if fault != nil {
-		writeFault(w, fault)
-		return
-	}
-	s.runKept(w, r, id, req)
 }
 
 // runKept is run for a chat call: the stream of one that is stored is kept, so that it can be resumed.
@@ -110,6 +102,19 @@ func (s *callRunner) run(w http.ResponseWriter, r *http.Request, req pipeline.Re
 		c.SetReply(view.Echo(req.Body, c.Reply()))
 	}
 	s.finish(w, r, c)
+}
+
+// body reads the body of a call and makes the request of it for the entry. ok is false if it has answered why not.
+func (s *common) body(w http.ResponseWriter, r *http.Request, id api.Identity, wire messages.Wire) (
+	req pipeline.Request, ok bool) {
+	body, fault := s.bodies.Read(w, r)
+	if fault == nil {
+		req, fault = request(r, id, wire, body)
+	}
+	if fault != nil {
+		writeFault(w, fault)
+	}
+	return req, fault == nil
 }
 
 // await waits for the end of a call whose caller may leave meanwhile; that is noticed at once. It keeps nothing of the

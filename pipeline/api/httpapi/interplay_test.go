@@ -24,11 +24,11 @@ import (
 // have read a part, the stream ends with an error that says where the result will be.
 func TestStreamOfACallThatWaits(t *testing.T) {
 	t.Parallel()
-	h := apitest.WaitingHost(t, apitest.WaitingTools+`    - {name: checked, executor: "`+piecesURL(t)+
+	h := apitest.Host(t, apitest.WaitingTools+`    - {name: checked, executor: "`+piecesURL(t)+
 		`", effect: read, cache: "off", stages: {mandatory: [check]}}
 stages:
   - {name: check, kind: tool, enabled: false, phases: [after], tries: 1}
-`)
+`, nil)
 	_, err := h.Conn.Subscribe("shallot.v1.stage.tool.check", func(m *nats.Msg) {
 		if gjson.GetBytes(m.Data, `call.notes.hold\.answer`).Exists() {
 			_ = m.Respond(nil)
@@ -78,7 +78,7 @@ func piecesURL(t *testing.T) string {
 // A key for some tools sees neither the results nor the questions of others, in its tenant too, whatever its role.
 func TestKeysForSomeTools(t *testing.T) {
 	t.Parallel()
-	h := apitest.WaitingHost(t, apitest.WaitingTools)
+	h := apitest.Host(t, apitest.WaitingTools, nil)
 	g := withApprovals(t, h, func(_ *Config, p *Deps) {
 		p.Keys = keysOf(t,
 			fmt.Sprintf("keys:\n  - {id: a, hash: %q, tools: [shout, add]}\n  - {id: b, hash: %q, tools: [add]}\n"+

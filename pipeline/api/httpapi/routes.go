@@ -131,6 +131,9 @@ func (s *Server) wrap(t *router) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
 		a := &recorder{ResponseWriter: w}
+		if speaksMessages(r) {
+			a.shape, a.idHeader = anthropicError, "Request-Id"
+		}
 		r, stop := s.attend(r, a, begin)
 		defer stop()
 		// A stream's last write deadline must not meet the next request of the connection.

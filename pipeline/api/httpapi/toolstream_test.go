@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -175,16 +173,7 @@ func TestToolStreamsThroughTwoGateways(t *testing.T) {
 // installation is a whole one in this process, and its HTTP face.
 func installation(t *testing.T, config string, funcs toolbox.GoFuncs) (url string) {
 	t.Helper()
-	dir := t.TempDir()
-	file := filepath.Join(dir, "shallot.yaml")
-	require.NoError(t,
-		os.WriteFile(file, []byte("version: 1\nnats: {embedded: {port: -1, data: "+filepath.Join(dir,
-			"data")+"}}\n"+config+"\n"), 0o600))
-	loaded, err := host.Load(file, nil, nil)
-	require.NoError(t, err)
-	h, err := host.Start(t.Context(), host.Options{Config: loaded, Roles: host.Everything(), Name: "test",
-		Log: apitest.Log(t), Funcs: funcs, Getenv: func(string) string { return "" }})
-	require.NoError(t, err)
+	h := apitest.Host(t, config+"\n", func(o *host.Options) { o.Log, o.Funcs = apitest.Log(t), funcs })
 	s, err := New(Config{Addr: "127.0.0.1:8080"},
 		Deps{Entry: h.Entry(), Tools: h.Tools, NewFollower: func(r []byte) Follower { return stream.NewFollower(r) },
 			Log: apitest.Log(t)})
@@ -193,9 +182,6 @@ func installation(t *testing.T, config string, funcs toolbox.GoFuncs) (url strin
 	t.Cleanup(func() {
 		ts.CloseClientConnections()
 		ts.Close()
-		stop, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		defer cancel()
-		require.NoError(t, h.Stop(stop))
 	})
 	return ts.URL
 }

@@ -37,7 +37,7 @@ func approvalGateway(t *testing.T, h *host.Host, edit func(*httpapi.Config, *htt
 // the model's, and all four are carried out.
 func TestMCPApprovalIsAskedFor(t *testing.T) {
 	t.Parallel()
-	h := apitest.WaitingHost(t, apitest.WaitingTools)
+	h := apitest.Host(t, apitest.WaitingTools, nil)
 	g := approvalGateway(t, h, nil)
 	for _, revision := range revisions {
 		t.Run(revision, func(t *testing.T) {
@@ -86,7 +86,7 @@ func TestMCPApprovalIsAskedFor(t *testing.T) {
 // gateway - and get the result of the one call that they made.
 func TestMCPApprovalByState(t *testing.T) {
 	t.Parallel()
-	h := apitest.WaitingHost(t, apitest.WaitingTools)
+	h := apitest.Host(t, apitest.WaitingTools, nil)
 	keys := func(_ *httpapi.Config, p *httpapi.Deps) { p.Keys = twoTenants(t) }
 	one, other := approvalGateway(t, h, keys), approvalGateway(t, h, keys)
 	manual := func(g apitest.Client, key string) *mcp.ClientSession {
@@ -152,7 +152,7 @@ func TestMCPApprovalByState(t *testing.T) {
 // A client of an older revision that cannot be asked gets a text that says how to go on, and goes on so.
 func TestMCPApprovalForOlderClients(t *testing.T) {
 	t.Parallel()
-	h := apitest.WaitingHost(t, apitest.WaitingTools)
+	h := apitest.Host(t, apitest.WaitingTools, nil)
 	g := approvalGateway(t, h, nil)
 	s := apitest.DialMCP(t, g.URL, "", "2025-11-25", nil)
 	apitest.Offered(t, s, "add")
@@ -172,7 +172,7 @@ func TestMCPApprovalForOlderClients(t *testing.T) {
 // The key that states are signed with is one for the installation, whoever asks first.
 func TestStateKeyIsShared(t *testing.T) {
 	t.Parallel()
-	h := apitest.WaitingHost(t, "")
+	h := apitest.Host(t, "", nil)
 	keys := make(chan []byte, 8)
 	for range cap(keys) {
 		go func() {

@@ -66,7 +66,7 @@ func (b *Bucket) Get(ctx context.Context, key string) (pipeline.StoreEntry, erro
 		return pipeline.StoreEntry{}, pipeline.ErrNotFound
 	}
 	if err != nil {
-		return pipeline.StoreEntry{}, fmt.Errorf("%s: get %s: %w", b.kv.Bucket(), key, err)
+		return pipeline.StoreEntry{}, fmt.Errorf("%s: get %s: %w", b.kv.Bucket(), key, Said(err))
 	}
 	return pipeline.StoreEntry{Value: e.Value(), Revision: e.Revision(), Created: e.Created()}, nil
 }
@@ -114,19 +114,20 @@ func (b *Bucket) wrap(key string, err, conflict error) error {
 		(api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == 10164) { // of replicated streams
 		return conflict
 	}
-	return fmt.Errorf("%s: put %s: %w", b.kv.Bucket(), key, err)
+	return fmt.Errorf("%s: put %s: %w", b.kv.Bucket(), key, Said(err))
 }
 
 // Delete removes the key and its history; one that is not there is no error.
 func (b *Bucket) Delete(ctx context.Context, key string) error {
 	err := retryRequest(ctx, true, func(ctx context.Context) error { return b.kv.Purge(ctx, key) })
 	if err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {
-		return fmt.Errorf("%s: delete %s: %w", b.kv.Bucket(), key, err)
+		return fmt.Errorf("%s: delete %s: %w", b.kv.Bucket(), key, Said(err))
 	}
 	return nil
 }
 
-// Keys lists the keys that begin with the prefix.
+// Keys lists the keys that begin with the prefix. Whoever was there all the time is in it, however often it was written
+// meanwhile; one that came or went meanwhile may be.
 func (b *Bucket) Keys(ctx context.Context, prefix string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*tryTime)
 	defer cancel()
@@ -134,20 +135,71 @@ func (b *Bucket) Keys(ctx context.Context, prefix string) ([]string, error) {
 	if i := strings.LastIndexByte(prefix, '.'); i > 0 {
 		filter = prefix[:i] + ".>"
 	}
-	l, err := b.kv.ListKeysFiltered(ctx, filter)
-	if errors.Is(err, jetstream.ErrNoKeysFound) {
-		return nil, nil
+	there, err := b.listed(ctx, filter)
+	if err == nil {
+		err = b.addMissed(ctx, filter, there)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: keys: %w", b.kv.Bucket(), err)
+		return nil, fmt.Errorf("%s: keys: %w", b.kv.Bucket(), Said(err))
 	}
 	var out []string
-	for k := range l.Keys() {
-		if strings.HasPrefix(k, prefix) {
+	for k, is := range there {
+		if is && strings.HasPrefix(k, prefix) {
 			out = append(out, k)
 		}
 	}
+	if err := ctx.Err(); err != nil { // the list was cut short
+		return nil, fmt.Errorf("%s: keys: %w", b.kv.Bucket(), Said(err))
+	}
 	return out, nil
+}
+
+// listed says of the keys of a pattern whether each is there, or was removed. A key that is written while the server
+// lists may be left out: its old place is gone, and its new one is behind the end of the list.
+func (b *Bucket) listed(ctx context.Context, filter string) (map[string]bool, error) {
+	w, err := b.kv.Watch(ctx, filter, jetstream.MetaOnly())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = w.Stop() }()
+	there := map[string]bool{}
+	for {
+		select {
+		case e := <-w.Updates():
+			if e == nil {
+				return there, ctx.Err()
+			}
+			there[e.Key()] = e.Operation() == jetstream.KeyValuePut
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// addMissed looks up what listed has left out: the names of all subjects come from one moment, so no key is missing
+// there.
+func (b *Bucket) addMissed(ctx context.Context, filter string, there map[string]bool) error {
+	s, err := b.js.Stream(ctx, b.stream())
+	if err != nil {
+		return err
+	}
+	prefix := "$KV." + b.kv.Bucket() + "."
+	info, err := s.Info(ctx, jetstream.WithSubjectFilter(prefix+filter))
+	if err != nil {
+		return err
+	}
+	for subject := range info.State.Subjects {
+		key := strings.TrimPrefix(subject, prefix)
+		if _, ok := there[key]; ok {
+			continue
+		}
+		if _, err := b.Get(ctx, key); err == nil {
+			there[key] = true
+		} else if !errors.Is(err, pipeline.ErrNotFound) {
+			return err
+		}
+	}
+	return nil
 }
 
 // PutForGood writes over the revision an entry that the bucket's own time does not end.

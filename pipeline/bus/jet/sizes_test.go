@@ -14,9 +14,9 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
-// A bucket tells how full it is, and what of it takes how much, the oldest first.
-func TestABucketKnowsItsSize(t *testing.T) {
-	t.Parallel()
+// serverOf is a NATS server of the test's own.
+func serverOf(t *testing.T) jetstream.JetStream {
+	t.Helper()
 	srv, err := embed.Start(embed.Options{Dir: t.TempDir(), Sync: time.Minute})
 	require.NoError(t, err)
 	t.Cleanup(srv.Stop)
@@ -25,8 +25,15 @@ func TestABucketKnowsItsSize(t *testing.T) {
 	t.Cleanup(nc.Close)
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
+	return js
+}
+
+// A bucket tells how full it is, and what of it takes how much, the oldest first.
+func TestABucketKnowsItsSize(t *testing.T) {
+	t.Parallel()
+	js := serverOf(t)
 	ctx := t.Context()
-	_, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: "b", History: 1, MaxBytes: 1 << 20})
+	_, err := js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: "b", History: 1, MaxBytes: 1 << 20})
 	require.NoError(t, err)
 	b, err := jet.OpenBucket(ctx, js, "b")
 	require.NoError(t, err)
@@ -59,15 +66,8 @@ func TestABucketKnowsItsSize(t *testing.T) {
 // to do (BU-7).
 func TestAServerWithoutRoomForTheStreamsSaysWhatToLower(t *testing.T) {
 	t.Parallel()
-	srv, err := embed.Start(embed.Options{Dir: t.TempDir(), Sync: time.Minute})
-	require.NoError(t, err)
-	t.Cleanup(srv.Stop)
-	nc, err := jet.Connect(jet.ConnOptions{Name: t.Name(), InProcess: srv})
-	require.NoError(t, err)
-	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	require.NoError(t, err)
-	err = jet.Provision(t.Context(), js, jet.Layout{Streams: []jetstream.StreamConfig{
+	js := serverOf(t)
+	err := jet.Provision(t.Context(), js, jet.Layout{Streams: []jetstream.StreamConfig{
 		{Name: "S", Subjects: []string{"s"}, MaxBytes: 1 << 59}}}, false)
 	require.ErrorContains(t, err, "bus.queue-max-bytes")
 }

@@ -1,7 +1,6 @@
 package failover
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"log"
@@ -9,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -44,25 +42,13 @@ type system struct {
 // newSystem starts everything in this process on an embedded server. env is the environment of the process.
 func newSystem(t *testing.T, config string, env map[string]string, own ...pipeline.Stage) *system {
 	t.Helper()
-	dir := t.TempDir()
-	file := filepath.Join(dir, "shallot.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("version: 1\n"+config), 0o600))
-	l, err := host.Load(file, nil, map[string]string{
-		"nats.embedded.port": "-1", "nats.embedded.data": filepath.Join(dir, "data"), "nats.embedded.sync": "1m",
-	})
-	require.NoError(t, err)
 	s := &system{t: t}
-	h, err := host.Start(t.Context(), host.Options{
-		Config: l, Roles: host.Everything(), Name: t.Name(), Log: slog.New(slog.NewTextHandler(&s.log, nil)),
-		Drain:  time.Second,
-		Getenv: func(key string) string { return env[key] }, Stages: own,
-	})
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		_ = h.Stop(ctx)
-	})
+	h := apitest.Host(t, "nats: {embedded: {port: -1, sync: 1m, data: "+t.TempDir()+"}}\n"+config,
+		func(o *host.Options) {
+			o.Log, o.Stages = slog.New(slog.NewTextHandler(&s.log, nil)), own
+			o.Getenv = func(key string) string { return env[key] }
+		})
+	var err error
 	s.nc, err = nats.Connect(h.URL)
 	require.NoError(t, err)
 	t.Cleanup(s.nc.Close)

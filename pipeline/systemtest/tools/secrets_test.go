@@ -1,7 +1,6 @@
 package tools_test
 
 import (
-	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -9,13 +8,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
@@ -33,9 +32,7 @@ func TestSecretsOfToolsStayWithTheWorker(t *testing.T) {
 	t.Cleanup(srv.Close)
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "pay"), []byte("from-the-directory\n"), 0o600))
-	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t,
-		os.WriteFile(file, []byte("version: 1\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+`
+	h := apitest.Host(t, `
 tool:
   secrets-dir: `+dir+`
   tools:
@@ -45,18 +42,10 @@ tool:
         kind: http
         url: `+srv.URL+`
         headers: {Authorization: "Bearer ${TOK}", X-File: "${file:`+dir+
-			`/pay}", X-Secret: "${secret:pay}", X-Plain: "a$$b$c"}
+		`/pay}", X-Secret: "${secret:pay}", X-Plain: "a$$b$c"}
     - {name: poor, effect: write, executor: {kind: http, url: "`+srv.URL+`", headers: {X: "${NOWHERE}"}}}
-`), 0o600))
-	l, err := host.Load(file, nil, nil)
-	require.NoError(t, err)
-	h, err := host.Start(t.Context(), host.Options{Config: l, Roles: host.Everything(), Name: t.Name(), Drain: time.Second,
-		Getenv: func(name string) string { return map[string]string{"TOK": "from-the-environment"}[name] }})
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
-		defer cancel()
-		_ = h.Stop(ctx)
+`, func(o *host.Options) {
+		o.Getenv = func(name string) string { return map[string]string{"TOK": "from-the-environment"}[name] }
 	})
 	c := call(t, h, pipeline.Request{Tool: "mine", Body: []byte(`{}`)})
 	text, _ := c.ReplyText()

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -47,23 +45,12 @@ func startRows(t testing.TB, interceptors, rest, tools string, list ...pipeline.
 	t.Helper()
 	b := &rowBus{runs: map[string][]time.Time{}, now: map[string]int{}, broken: map[string]bool{},
 		hold: make(chan struct{})}
-	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t,
-		os.WriteFile(file, []byte("version: 1\ntexts: zh\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+
-			"agent:\n  interceptor: {"+interceptors+"}\n"+"tool:\n"+rest+"  tools:\n"+tools), 0o600))
-	l, err := host.Load(file, nil, nil)
-	require.NoError(t, err)
-	b.Host, err = host.Start(t.Context(), host.Options{
-		Config: l, Roles: host.Everything(), Name: t.Name(), Drain: time.Second, Getenv: func(string) string { return "" },
-		Funcs: toolbox.GoFuncs{"script": b.script}, ToolStages: list, Log: slog.New(slog.NewTextHandler(&b.logs, nil)),
-	})
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
-		defer cancel()
-		_ = b.Stop(ctx)
-	})
-	_, err = b.Conn.QueueSubscribe("rows.micro", "rows", func(m *nats.Msg) {
+	b.Host = apitest.Host(t, "texts: zh\nagent:\n  interceptor: {"+interceptors+"}\n"+"tool:\n"+rest+"  tools:\n"+tools,
+		func(o *host.Options) {
+			o.Funcs, o.ToolStages = toolbox.GoFuncs{"script": b.script}, list
+			o.Log = slog.New(slog.NewTextHandler(&b.logs, nil))
+		})
+	_, err := b.Conn.QueueSubscribe("rows.micro", "rows", func(m *nats.Msg) {
 		go func() {
 			r, err := b.script(context.Background(), toolbox.Invocation{Arguments: m.Data})
 			out := nats.NewMsg(m.Reply)

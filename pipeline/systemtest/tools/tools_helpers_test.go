@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/host"
 )
 
@@ -27,24 +27,12 @@ func toolHost(t testing.TB, yaml string) *host.Host {
 
 func startRoles(t testing.TB, yaml string, roles host.Roles) *host.Host {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("version: 1\ntexts: zh\n"+yaml), 0o600))
-	l, err := host.Load(file, nil, nil)
-	require.NoError(t, err)
-	log := slog.New(slog.DiscardHandler)
-	if os.Getenv("SHALLOT_TEST_LOG") != "" {
-		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	}
-	h, err := host.Start(context.Background(), host.Options{
-		Config: l, Roles: roles, Name: t.Name(), Log: log, Getenv: func(string) string { return "" }, Drain: 2 * time.Second,
+	return apitest.Host(t, "texts: zh\n"+yaml, func(o *host.Options) {
+		o.Roles, o.Drain = roles, 2*time.Second
+		if os.Getenv("SHALLOT_TEST_LOG") != "" {
+			o.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		}
 	})
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
-		defer cancel()
-		_ = h.Stop(ctx)
-	})
-	return h
 }
 
 // call makes a tool call through the door and waits for its end.

@@ -23,6 +23,7 @@ import (
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/stream"
@@ -71,21 +72,14 @@ func startStreams(t *testing.T, yaml string) *streamHost {
 	t.Helper()
 	h := &streamHost{gates: map[string]chan struct{}{"1": make(chan struct{}), "2": make(chan struct{}),
 		"3": make(chan struct{}), "4": make(chan struct{}), "5": make(chan struct{})}, left: make(chan error, 1)}
-	file := filepath.Join(t.TempDir(), "shallot.yaml")
-	require.NoError(t,
-		os.WriteFile(file,
-			[]byte("version: 1\ntexts: zh\nnats: {embedded: {port: 0, sync: 1m, data: "+t.TempDir()+"}}\n"+yaml+`
+	h.Host = apitest.Host(t, "texts: zh\n"+yaml+`
 tool:
   tools:
     - {name: feed, executor: "go:feed", effect: read, timeout: 30s}
     - {name: endless, executor: "nats:tools.feed", effect: read, max-result: -1, timeout: 30s}
     - {name: worker, executor: "nats:tools.feed", effect: read, timeout: 30s}
-`), 0o600))
-	l, err := host.Load(file, nil, nil)
-	require.NoError(t, err)
-	h.Host, err = host.Start(t.Context(), host.Options{
-		Config: l, Roles: host.Everything(), Name: t.Name(), Drain: time.Second, Getenv: func(string) string { return "" },
-		Funcs: toolbox.GoFuncs{"feed": func(ctx context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
+`, func(o *host.Options) {
+		o.Funcs = toolbox.GoFuncs{"feed": func(ctx context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
 			var f feed
 			if err := json.Unmarshal(inv.Arguments, &f); err != nil {
 				return toolbox.Result{}, err
@@ -104,13 +98,7 @@ tool:
 				err = errors.New(f.Fail)
 			}
 			return toolbox.Result{}, err
-		}},
-	})
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
-		defer cancel()
-		_ = h.Stop(ctx)
+		}}
 	})
 	serveFeed(t, h.Conn, "tools.feed", func(gate string) error { <-h.gates[gate]; return nil })
 	return h
