@@ -158,8 +158,7 @@ func (d *durables) start(ctx context.Context) error {
 		d.pullSub = sub
 		for _, q := range d.cfg.queues() {
 			base := strings.TrimSuffix(d.subj.QueuedClass(q.kind, q.class), ".*.*")
-			d.pullers[base] = newPuller(d.opts.nc, jet.CallsStream, q.consumer(), d.pulls+"."+q.consumer()+".",
-				d.cfg.Running, d.cfg.MarkTTL)
+			d.pullers[base] = newPuller(d.opts.nc, jet.CallsStream, q.consumer(), d.pulls+"."+q.consumer()+".", d.cfg.Running)
 		}
 		d.loops.Go(func() { d.held.watch(d.loop) })
 		d.loops.Go(func() { every(d.loop, 200*time.Millisecond, func() { d.held.tend(d.loop) }) })

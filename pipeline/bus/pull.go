@@ -11,9 +11,10 @@ import (
 )
 
 // Bounds of pulls. What a pull may still bring goes to a process that stands still too, and others get it only after
-// the ack wait: so a pull asks for few calls, and ends when the mark of such a process would. Heartbeats tell a pull
-// that waits from one that the server has forgotten.
+// the ack wait: so a pull asks for few calls. It waits long, so that a process at rest sends next to nothing;
+// heartbeats tell it from one that the server has forgotten.
 const (
+	pullWaits  = 30 * time.Second
 	pullBeats  = 5 * time.Second
 	pullSilent = 2*pullBeats + time.Second
 	pullMost   = 8
@@ -25,7 +26,6 @@ type puller struct {
 	next   string // the subject of pulls
 	prefix string // of their reply subjects, with the last dot
 	room   int
-	waits  time.Duration // of a pull
 
 	mu     sync.Mutex
 	n      uint64    // of the waiting pull; 0: none
@@ -36,9 +36,8 @@ type puller struct {
 	paused bool
 }
 
-func newPuller(nc *nats.Conn, stream, consumer, prefix string, room int, waits time.Duration) *puller {
-	return &puller{nc: nc, next: "$JS.API.CONSUMER.MSG.NEXT." + stream + "." + consumer, prefix: prefix, room: room,
-		waits: max(waits, 2*pullBeats)}
+func newPuller(nc *nats.Conn, stream, consumer, prefix string, room int) *puller {
+	return &puller{nc: nc, next: "$JS.API.CONSUMER.MSG.NEXT." + stream + "." + consumer, prefix: prefix, room: room}
 }
 
 // look pulls if there is room and no pull is waiting.
@@ -64,7 +63,7 @@ func (p *puller) pull(now time.Time) {
 	if p.n != 0 || p.paused || batch <= 0 {
 		return
 	}
-	body, err := json.Marshal(map[string]any{"batch": batch, "expires": p.waits, "idle_heartbeat": pullBeats})
+	body, err := json.Marshal(map[string]any{"batch": batch, "expires": pullWaits, "idle_heartbeat": pullBeats})
 	if err != nil {
 		return
 	}

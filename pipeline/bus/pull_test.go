@@ -12,8 +12,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
-// A process that stands still is given the few calls that its pull may still bring, and only until its mark would have
-// ended. Others run the rest.
+// A process that stands still is given the few calls that its pull may still bring. Others run the rest.
 func TestAProcessThatStandsStillIsGivenFewStoredCalls(t *testing.T) {
 	t.Parallel()
 	const calls = 40
@@ -24,16 +23,12 @@ func TestAProcessThatStandsStillIsGivenFewStoredCalls(t *testing.T) {
 	prefix := s.nc.NewInbox() + "."
 	given, err := s.nc.SubscribeSync(prefix + ">")
 	require.NoError(t, err)
-	newPuller(s.nc, jet.CallsStream, q.consumer(), prefix, s.cfg.Running, s.cfg.MarkTTL).look(time.Now())
+	newPuller(s.nc, jet.CallsStream, q.consumer(), prefix, s.cfg.Running).look(time.Now())
 	m, err := asked.NextMsg(10 * time.Second)
 	require.NoError(t, err)
-	var pull struct {
-		Batch   int
-		Expires time.Duration
-	}
+	var pull struct{ Batch int }
 	require.NoError(t, json.Unmarshal(m.Data, &pull))
 	require.LessOrEqual(t, pull.Batch, pullMost)
-	require.LessOrEqual(t, pull.Expires, s.cfg.MarkTTL)
 
 	caller := s.process(false, nil)
 	var all []pipeline.Pending
