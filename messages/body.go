@@ -3,8 +3,8 @@ package messages
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
 	"sync/atomic"
@@ -54,7 +54,7 @@ func (b *bodies) digest(name string) (size int, sum string) {
 	l := &b.lines[b.names[name]]
 	if l.sum == "" {
 		sum := sha256.Sum256(raw)
-		l.sum = fmt.Sprintf("%x", sum)
+		l.sum = hex.EncodeToString(sum[:])
 	}
 	return len(raw), l.sum
 }

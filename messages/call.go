@@ -3,9 +3,12 @@ package messages
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
 // WireVersion is the version of the wire form that this build reads and writes.
@@ -225,7 +228,7 @@ func (c *Call) State(v any) (bool, error) {
 	if len(raw) == 0 {
 		return false, nil
 	}
-	if err := json.Unmarshal(raw, v); err != nil {
+	if err := decode(raw, v); err != nil {
 		return false, fmt.Errorf("state: %w", err)
 	}
 	return true, nil
@@ -234,11 +237,40 @@ func (c *Call) State(v any) (bool, error) {
 // SetState sets the private state of the stage that has the call now. No other stage reads it; it lives as long as the
 // stage's frame and is kept through all attempts.
 func (c *Call) SetState(v any) error {
-	raw, err := json.Marshal(v)
+	raw, err := encode(v)
 	if err != nil {
 		return fmt.Errorf("state: %w", err)
 	}
 	c.Slip.setState(raw)
+	return nil
+}
+
+// encode is json.Marshal. What every call has writes itself, see [rawjson.Appender].
+func encode(v any) ([]byte, error) {
+	switch v := v.(type) {
+	case rawjson.Appender:
+		return v.AppendJSON(nil), nil
+	case bool:
+		return strconv.AppendBool(nil, v), nil
+	case int:
+		return strconv.AppendInt(nil, int64(v), 10), nil
+	}
+	return json.Marshal(v)
+}
+
+// FieldReader is a value that reads itself field by field, for what encode writes by way of an Appender: that takes a
+// fraction of what reflection does. ReadField is called for each field of the object, whatever it is.
+type FieldReader interface {
+	ReadField(key string, raw []byte)
+}
+
+// decode is json.Unmarshal.
+func decode(raw []byte, v any) error {
+	r, ok := v.(FieldReader)
+	if !ok || len(raw) == 0 || raw[0] != '{' {
+		return json.Unmarshal(raw, v)
+	}
+	rawjson.EachField(raw, r.ReadField)
 	return nil
 }
 
@@ -265,7 +297,7 @@ type Notes map[string]json.RawMessage
 
 // Note sets a key of the shared context.
 func (c *Call) Note(key string, v any) {
-	raw, err := json.Marshal(v)
+	raw, err := encode(v)
 	if err != nil {
 		return // values come from the program itself; a function or a channel cannot be noted
 	}
@@ -278,7 +310,7 @@ func (c *Call) Note(key string, v any) {
 // Noted decodes a key of the shared context into v and reports whether it was there and of that shape.
 func (c *Call) Noted(key string, v any) bool {
 	raw, ok := c.Notes[key]
-	return ok && json.Unmarshal(raw, v) == nil
+	return ok && decode(raw, v) == nil
 }
 
 // Flag reports whether a key of the shared context is the JSON value true.

@@ -38,6 +38,9 @@ func (c *Call) Edited(stage string, what ...string) {
 // Edits says what stages have changed, one entry a stage in the order in which they did: "context-editing;cut=12,
 // todo-list;added". It is empty where nothing was changed.
 func (c *Call) Edits() string {
+	if c.Notes[NoteEdited] == nil {
+		return ""
+	}
 	var list []edited
 	c.Noted(NoteEdited, &list)
 	out := make([]string, len(list))
@@ -51,6 +54,9 @@ func (c *Call) Edits() string {
 // lost. Names may be the caller's own, so no more than 32 are told, each cut to 64 bytes.
 func (c *Call) Dropped() string {
 	const most, longest = 32, 64
+	if c.Notes[NoteDropped] == nil {
+		return ""
+	}
 	var names []string
 	c.Noted(NoteDropped, &names)
 	names = names[:min(len(names), most)]

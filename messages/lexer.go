@@ -212,7 +212,7 @@ func escape(b []byte) int {
 		return 1
 	case 'u':
 		for n := 1; n < 5; n++ {
-			if n >= len(b) || !hex(b[n]) {
+			if n >= len(b) || !isHex(b[n]) {
 				return 0
 			}
 		}
@@ -221,7 +221,7 @@ func escape(b []byte) int {
 	return 0
 }
 
-func hex(c byte) bool { return c-'0' < 10 || c|0x20-'a' < 6 }
+func isHex(c byte) bool { return c-'0' < 10 || c|0x20-'a' < 6 }
 
 // appendCompact appends valid JSON without its insignificant white space.
 func appendCompact(dst, raw []byte) []byte {

@@ -75,6 +75,9 @@ const (
 
 	// Parked calls and the bus.
 
+	// NoteStored marks a call that is stored, so that another process may run its stages again. Writer: the bus. Readers:
+	// stages that keep records.
+	NoteStored = "bus.stored"
 	// NoteWorks is the number of the last run of the target before the call was parked, so that the next one is another.
 	// Writer and reader: the bus.
 	NoteWorks = "bus.works"
@@ -104,6 +107,9 @@ const (
 	// NoteRunUpdate lists the updates that stages make to the state of the run, in order, each an object of values by key.
 	// Writers: hooks and other stages. Reader: the agent loop.
 	NoteRunUpdate = "run.update"
+	// NoteBought holds what stages have bought for a call of a run: what each model call has used that they made, by its
+	// id. Writer: pipeline. Reader: the agent loop, whose run pays for it.
+	NoteBought = "run.bought"
 	// NoteToolCall is the model's own id of the tool call that a call of a run carries out. Writer: the agent loop.
 	// Reader: approval, which binds a grant to it.
 	NoteToolCall = "run.toolCall"

@@ -96,12 +96,29 @@ func (s Subjects) ToolRequest(tenant, tool string) string {
 	return s.at("tenant", Token(tenant), "tool", "request", Token(tool))
 }
 
-// Intake is a parsed request subject: the verb and, if the subject names them, tenant and tool.
+// AgentRequest is the request subject of one agent, so that NATS permissions decide who may run it. An empty tenant is
+// the bare subject; the tenant "*" and the agent "*" are kept as wildcards.
+func (s Subjects) AgentRequest(tenant, agent string) string {
+	return s.ofAgent(tenant, "request", agent)
+}
+
+// AgentSubmit is the durable form of AgentRequest.
+func (s Subjects) AgentSubmit(tenant, agent string) string { return s.ofAgent(tenant, "submit", agent) }
+
+func (s Subjects) ofAgent(tenant, verb, agent string) string {
+	if agent != "*" {
+		agent = Token(agent)
+	}
+	return s.verb(tenant, Agent, verb) + "." + agent
+}
+
+// Intake is a parsed request subject: the verb and, if the subject names them, tenant, tool and agent.
 type Intake struct {
 	Kind   Kind
 	Submit bool
 	Tenant string // empty on a bare subject
 	Tool   string
+	Agent  string
 }
 
 // ParseIntake reads a request subject. ok is false for any other subject.
@@ -132,6 +149,9 @@ func (s Subjects) ParseIntake(subject string) (in Intake, ok bool) {
 	case in.Kind == Tool && len(t) == 3:
 		in.Tool, ok = Untoken(t[2])
 		return in, ok && in.Tool != ""
+	case in.Kind == Agent && len(t) == 3:
+		in.Agent, ok = Untoken(t[2])
+		return in, ok && in.Agent != ""
 	case (in.Kind == Model || in.Kind == Agent) && len(t) == 2:
 		return in, true
 	}

@@ -22,6 +22,10 @@ func (s Subjects) Class(kind Kind, class, verb string) string {
 	return s.at("class", string(kind), Token(class), verb)
 }
 
+// Said is where the members of all classes hear who follows a call without its owner, and wants to know what its target
+// has said.
+func (s Subjects) Said() string { return s.at("class", "said") }
+
 // Capacity is where the members of a class say that they have room.
 func (s Subjects) Capacity(kind Kind, class string) string {
 	return s.at("capacity", string(kind), Token(class))

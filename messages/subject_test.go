@@ -23,6 +23,8 @@ func TestSubjects(t *testing.T) {
 		"shallot.v1.model.request":                      s.Request(messages.Model),
 		"shallot.v1.tool.request.*":                     s.Request(messages.Tool),
 		"shallot.v1.agent.submit":                       s.Submit(messages.Agent),
+		"shallot.v1.agent.request.a=2Eb":                s.AgentRequest("", "a.b"),
+		"shallot.v1.tenant.*.agent.submit.*":            s.AgentSubmit("*", "*"),
 		"shallot.v1.tenant.acme.model.request":          s.TenantRequest("acme", messages.Model),
 		"shallot.v1.tenant.*.tool.submit.*":             s.TenantSubmit("*", messages.Tool),
 		"shallot.v1.tenant.a=2Eb.model.request":         s.TenantRequest("a.b", messages.Model),
@@ -75,6 +77,7 @@ func TestParseIntake(t *testing.T) {
 		"shallot.v1.model.request":                     {Kind: messages.Model},
 		"shallot.v1.model.submit":                      {Kind: messages.Model, Submit: true},
 		"shallot.v1.agent.request":                     {Kind: messages.Agent},
+		"shallot.v1.tenant.t.agent.submit.clerk":       {Kind: messages.Agent, Agent: "clerk", Tenant: "t", Submit: true},
 		"shallot.v1.tool.request.get_weather":          {Kind: messages.Tool, Tool: "get_weather"},
 		"shallot.v1.tenant.acme.model.request":         {Kind: messages.Model, Tenant: "acme"},
 		"shallot.v1.tenant.a=2Eb.tool.submit.x=2Fy":    {Kind: messages.Tool, Tenant: "a.b", Tool: "x/y", Submit: true},
@@ -88,7 +91,7 @@ func TestParseIntake(t *testing.T) {
 	for _, subject := range []string{
 		"", "shallot.v1", "shallot.v1.", "shallot.v1.model", "shallot.v1.model.request.x", "shallot.v1.tool.request",
 		"shallot.v1.tool.request.", "shallot.v1.tool.request.=", "shallot.v1.tool.request.a.b",
-		"shallot.v1.tool.request.a=2",
+		"shallot.v1.tool.request.a=2", "shallot.v1.agent.request.", "shallot.v1.agent.request.a.b",
 		"shallot.v1.tool.request.=41", "shallot.v1.model.requests", "shallot.v1.stage.request",
 		"shallot.v2.model.request", "other.v1.model.request",
 		"shallot.v1.tenant.model.request", "shallot.v1.tenant..model.request", "shallot.v1.tenant.=.model.request",
@@ -111,6 +114,9 @@ func TestIntakeRoundTrip(t *testing.T) {
 		tenant, tool := name.Draw(t, "tenant"), name.Draw(t, "tool")
 		if tenant == "" || tool == "" {
 			return
+		}
+		if in, ok := s.ParseIntake(s.AgentRequest(tenant, tool)); ok && tool != "*" {
+			require.Equal(t, messages.Intake{Kind: messages.Agent, Tenant: tenant, Agent: tool}, in)
 		}
 		in, ok := s.ParseIntake(s.ToolRequest(tenant, tool))
 		if !ok { // a long name is hashed and cannot be read back; it must not be read as something else

@@ -1,6 +1,10 @@
 package messages
 
-import "time"
+import (
+	"time"
+
+	"github.com/shallot-nats/shallot/messages/rawjson"
+)
 
 // TargetRun is what whoever ran a target says of the run, in [NoteTargetRun].
 type TargetRun struct {
@@ -27,4 +31,29 @@ func (c *Call) TakeTargetRun() (r TargetRun) {
 	c.Noted(NoteTargetRun, &r)
 	c.Unnote(NoteTargetRun)
 	return r
+}
+
+// AppendJSON implements rawjson.Appender.
+func (r TargetRun) AppendJSON(b []byte) []byte {
+	w := rawjson.Writer{B: append(b, '{')}
+	w.Number("us", r.Micros)
+	w.Text("provider", r.Provider)
+	w.Text("model", r.Model)
+	w.Number("firstUs", r.FirstMicros)
+	w.Close('}')
+	return w.B
+}
+
+// ReadField implements [FieldReader].
+func (r *TargetRun) ReadField(key string, raw []byte) {
+	switch key {
+	case "us":
+		r.Micros, _ = rawjson.Int(raw)
+	case "provider":
+		r.Provider, _ = rawjson.IsString(raw)
+	case "model":
+		r.Model, _ = rawjson.IsString(raw)
+	case "firstUs":
+		r.FirstMicros, _ = rawjson.Int(raw)
+	}
 }

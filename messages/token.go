@@ -5,6 +5,7 @@ import (
 	"encoding/base32"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 )
 
 // maxToken is the longest subject or key token; longer ones are hashed.
@@ -17,6 +18,9 @@ const maxToken = 64
 func Token(s string) string {
 	if s == "" {
 		return "="
+	}
+	if len(s) <= maxToken && strings.IndexFunc(s, odd) < 0 {
+		return s
 	}
 	var b strings.Builder
 	for i := range len(s) {
@@ -33,6 +37,8 @@ func Token(s string) string {
 	}
 	return b.String()
 }
+
+func odd(r rune) bool { return r >= utf8.RuneSelf || !plain(byte(r)) }
 
 // Untoken reads a token back. ok is false for a hashed token and for one that Token never makes.
 func Untoken(t string) (s string, ok bool) {

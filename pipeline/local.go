@@ -52,6 +52,7 @@ func (l Local) Call(ctx context.Context, c *messages.Call) (*messages.Call, erro
 		}
 		switch next.Where {
 		case ToReply:
+			Charge(ctx, c)
 			return c, nil
 		case ToHold:
 			return c, ErrHeld

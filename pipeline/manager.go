@@ -1,9 +1,9 @@
 package pipeline
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
-	"sort"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,9 +20,21 @@ type Manager struct {
 	MaxRuns map[messages.Kind]int
 
 	write   sync.Mutex
-	stages  atomic.Pointer[[]*Managed] // in registration order
+	stages  atomic.Pointer[registered]
 	builds  atomic.Int64
 	buildNs atomic.Int64
+}
+
+// registered are the stages of a manager. It never changes: another stage makes another one.
+type registered struct {
+	all   []*Managed                   // in registration order
+	chain map[messages.Kind][]*Managed // in chain order
+	named map[stageName]*Managed
+}
+
+type stageName struct {
+	kind messages.Kind
+	name string
 }
 
 // Managed is a stage with its switch and its counters.
@@ -55,43 +67,48 @@ func (m *Manager) Register(s Stage, enabled bool) error {
 	m.write.Lock()
 	defer m.write.Unlock()
 	old := m.snapshot()
-	for _, o := range old {
-		if o.Kind == s.Kind && o.Name == s.Name {
-			return fmt.Errorf("stage %s: registered twice for kind %s", s.Name, s.Kind)
-		}
+	if old.named[stageName{s.Kind, s.Name}] != nil {
+		return fmt.Errorf("stage %s: registered twice for kind %s", s.Name, s.Kind)
 	}
-	n := &Managed{Stage: s, Seq: len(old), byDefault: enabled}
+	n := &Managed{Stage: s, Seq: len(old.all), byDefault: enabled}
 	n.enabled.Store(enabled)
-	all := append(slices.Clone(old), n)
-	m.stages.Store(&all)
+	m.stages.Store(register(append(slices.Clip(old.all), n)))
 	return nil
 }
 
-func (m *Manager) snapshot() []*Managed {
-	if p := m.stages.Load(); p != nil {
-		return *p
+func register(all []*Managed) *registered {
+	r := &registered{all: all, chain: map[messages.Kind][]*Managed{}, named: map[stageName]*Managed{}}
+	for _, s := range all {
+		r.chain[s.Kind] = append(r.chain[s.Kind], s)
+		r.named[stageName{s.Kind, s.Name}] = s
 	}
-	return nil
+	for _, chain := range r.chain {
+		slices.SortStableFunc(chain, func(a, b *Managed) int { return cmp.Compare(a.Order, b.Order) })
+	}
+	return r
+}
+
+var none registered
+
+func (m *Manager) snapshot() *registered {
+	if r := m.stages.Load(); r != nil {
+		return r
+	}
+	return &none
 }
 
 // Stages returns all stages of a kind in chain order, on or off. An empty kind means all kinds, in registration order.
 func (m *Manager) Stages(kind messages.Kind) []*Managed {
-	var out []*Managed
-	for _, s := range m.snapshot() {
-		if kind == "" || s.Kind == kind {
-			out = append(out, s)
-		}
+	if kind == "" {
+		return slices.Clone(m.snapshot().all)
 	}
-	if kind != "" {
-		sort.SliceStable(out, func(i, j int) bool { return out[i].Order < out[j].Order })
-	}
-	return out
+	return slices.Clone(m.snapshot().chain[kind])
 }
 
 // Find returns the stages of every kind whose name or alias is the given name.
 func (m *Manager) Find(name string) []*Managed {
 	var out []*Managed
-	for _, s := range m.snapshot() {
+	for _, s := range m.snapshot().all {
 		if s.named(name) {
 			out = append(out, s)
 		}
@@ -101,12 +118,8 @@ func (m *Manager) Find(name string) []*Managed {
 
 // Get returns one stage by kind and name.
 func (m *Manager) Get(kind messages.Kind, name string) (*Managed, bool) {
-	for _, s := range m.snapshot() {
-		if s.Kind == kind && s.Name == name {
-			return s, true
-		}
-	}
-	return nil, false
+	s, ok := m.snapshot().named[stageName{kind, name}]
+	return s, ok
 }
 
 // Switch turns a stage on or off for chains built from now on; calls in flight keep their slips. It reports whether the
@@ -142,7 +155,7 @@ func (m *Manager) Build(r Route) (messages.Slip, error) {
 		m.builds.Add(1)
 		m.buildNs.Store(int64(time.Since(begin)))
 	}()
-	stages := m.Stages(r.Kind)
+	stages := m.snapshot().chain[r.Kind]
 	only := map[string]bool{}
 	for _, name := range r.Only {
 		i := slices.IndexFunc(stages, func(s *Managed) bool { return s.named(name) })

@@ -64,8 +64,11 @@ func perform(ctx context.Context, s Stage, c *messages.Call) (p performed) {
 	if _, phase := c.Slip.Stage(); phase == messages.After {
 		run = s.After
 	}
-	begin := time.Now()
-	p.verdict, p.stack, p.err = guard(ctx, run, c)
+	begin, do := time.Now(), guard
+	if c.Run != "" {
+		do = billed
+	}
+	p.verdict, p.stack, p.err = do(ctx, run, c)
 	p.took = time.Since(begin)
 	p.over = over(ctx, p.err)
 	return p

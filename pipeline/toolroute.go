@@ -92,7 +92,7 @@ func (m *Manager) CheckToolStages(kind messages.Kind, o ToolStages) error {
 	usual := func(s *Managed) bool { return s.Kind == kind && s.Enabled() }
 	was := map[string]bool{}
 	var before, after []Stage
-	for _, s := range m.snapshot() {
+	for _, s := range m.snapshot().all {
 		if usual(s) {
 			before = append(before, s.Stage)
 		}

@@ -70,7 +70,13 @@ type AuditRecord struct {
 	Approval   json.RawMessage `json:"approval,omitempty"`
 	Stages     []AuditStage    `json:"stages,omitempty"`
 	DurationMs int64           `json:"durationMs,omitempty"`
+
+	stored bool // of a call that is stored
 }
+
+// RecordID says how the record is known where it comes again, which it does where another process takes a stored call
+// over.
+func (r AuditRecord) RecordID() (id string, likely bool) { return r.Record, r.stored }
 
 // AuditBody is a body's size in bytes and the SHA-256 of its compact form.
 type AuditBody struct {
@@ -168,8 +174,12 @@ func (a *audit) after(ctx context.Context, c *messages.Call) (pipeline.Verdict, 
 	}
 	r.DurationMs = r.Time.Sub(c.Accepted).Milliseconds()
 	// The record of an end matters most when the caller has left, so it does not end with the call's context.
-	ctx, cancel := quota.AfterCall(ctx)
-	defer cancel()
+	ctx = context.WithoutCancel(ctx)
+	if a.sync {
+		var cancel context.CancelFunc
+		ctx, cancel = quota.AfterCall(ctx)
+		defer cancel()
+	}
 	return pipeline.Continue(), a.write(ctx, r)
 }
 
@@ -178,7 +188,7 @@ func (a *audit) record(c *messages.Call, event string, st auditState) AuditRecor
 		Record: c.ID + "." + event, Event: event, Time: time.Now().UTC(),
 		Call: c.ID, Kind: c.Kind, Tenant: c.Tenant, Role: c.Role, User: c.User, Session: c.Session, Run: c.Run,
 		Agent: c.Agent, Parent: c.Parent, RequestID: c.RequestID, Trace: c.Trace.Parent, Model: st.Model,
-		Tool: c.Tool, Request: st.Request,
+		Tool: c.Tool, Request: st.Request, stored: c.Flag(messages.NoteStored),
 	}
 	c.Noted(messages.NoteSessionLabel, &r.SessionLabel)
 	return r

@@ -49,7 +49,12 @@ type LogRecord struct {
 	Origin       string          `json:"origin,omitempty"`
 	Reason       string          `json:"reason,omitempty"` // of a fault, as operators may know it
 	DurationMs   int64           `json:"durationMs"`
+
+	stored bool // of a call that is stored
 }
+
+// RecordID says how the record is known where it comes again; see [AuditRecord.RecordID].
+func (r LogRecord) RecordID() (id string, likely bool) { return r.Record, r.stored }
 
 type logging struct {
 	cfg  LoggingConfig
@@ -157,7 +162,7 @@ func (l *logging) record(c *messages.Call) LogRecord {
 		Record: fmt.Sprintf("%s.log.%d", c.ID, c.Slip.Tries), Event: "model", Time: time.Now().UTC(),
 		Call: c.ID, Tenant: c.Tenant, Session: c.Session, Run: c.Run, Attempt: c.Slip.Tries, Stream: c.Stream,
 		Model: view.ModelName(c.Request()), Messages: len(v.Messages(c.Request())),
-		Request: digestOf(c, messages.RequestBody),
+		Request: digestOf(c, messages.RequestBody), stored: c.Flag(messages.NoteStored),
 	}
 	tools, _ := rawjson.Field(c.Request(), "tools")
 	r.Tools = len(rawjson.Elements(tools))

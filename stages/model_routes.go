@@ -156,7 +156,7 @@ func cutText(s string, most int) string {
 // standbysLeft is model-fallback's pipeline.Stage.Standbys: the models that it could still turn to.
 func (m *modelFallback) standbysLeft(c *messages.Call) int {
 	frame, inside := c.Slip.Frame(m.name)
-	if !inside {
+	if !inside || len(m.models) == 0 {
 		return 0
 	}
 	st, ok := readFallbackState(frame.State)

@@ -75,6 +75,9 @@ type bucket struct {
 	Taken map[string]time.Time `json:"taken,omitempty"`
 }
 
+// clocksDiffer is more than the clocks of two machines do that nobody has set.
+const clocksDiffer = time.Minute
+
 // maxTaken bounds the attempts that a bucket remembers.
 const maxTaken = 256
 
@@ -118,8 +121,10 @@ func takeToken(
 		full := b.Full
 		if full.Before(now) {
 			full = now
-		} else if most := now.Add(time.Duration(r.Burst) * each); full.After(most) {
-			full = most // somebody has set a clock back: the bucket is empty, and not for longer
+		}
+		if most := now.Add(time.Duration(r.Burst) * each); full.After(most.Add(clocksDiffer)) {
+			b.Full, wait = most, each // somebody has set a clock back: the bucket is empty, and fills from now on
+			return true, nil
 		}
 		if wait = full.Add(each).Sub(now) - time.Duration(r.Burst)*each; wait > 0 {
 			return false, nil

@@ -50,6 +50,22 @@ func TestRateLimit(t *testing.T) {
 			require.Equal(t, messages.RateLimited, c.Run(t, "x", `{"a":1}`).Fault.Code)
 		})
 	})
+	t.Run("a clock that was set back empties a bucket once", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			store := &pipeline.Memory{}
+			c := limited(t, stages.Deps{Store: func(string) pipeline.Store { return store }}, config, gives(reading("x"), `1`))
+			before := `{"full":"` + time.Now().Add(time.Hour).UTC().Format(time.RFC3339Nano) + `"}`
+			_, err := store.Put(t.Context(), messages.Key("rate-limit", "t1", "x"), []byte(before), 0, pipeline.Always())
+			require.NoError(t, err)
+			out := c.Run(t, "x", `{}`)
+			require.Equal(t, messages.RateLimited, out.Fault.Code)
+			require.Equal(t, time.Second, out.Fault.RetryAfter)
+			<-time.After(time.Second)
+			require.Nil(t, c.Run(t, "x", `{}`).Fault)
+			require.NotNil(t, c.Run(t, "x", `{}`).Fault)
+		})
+	})
 	t.Run("fails closed", func(t *testing.T) {
 		t.Parallel()
 		c := limited(t, stages.Deps{Store: func(name string) pipeline.Store {

@@ -3,6 +3,7 @@ package stages
 import (
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
@@ -120,4 +121,43 @@ func (r LogRecord) AppendJSON(b []byte) []byte {
 	w.Int("durationMs", r.DurationMs)
 	w.Close('}')
 	return w.B
+}
+
+// AppendJSON implements rawjson.Appender.
+func (st auditState) AppendJSON(b []byte) []byte {
+	w := rawjson.Writer{B: append(slices.Grow(b, 192), '{')}
+	w.Text("model", st.Model)
+	st.Request.write(&w, "request")
+	w.Close('}')
+	return w.B
+}
+
+// ReadField implements messages.FieldReader.
+func (st *auditState) ReadField(key string, raw []byte) {
+	switch key {
+	case "model":
+		st.Model, _ = rawjson.IsString(raw)
+	case "request":
+		st.Request = &AuditBody{}
+		size, _ := rawjson.Field(raw, "bytes")
+		n, _ := rawjson.Int(size)
+		st.Request.Bytes = int(n)
+		st.Request.SHA256, _ = rawjson.FieldString(raw, "sha256")
+	}
+}
+
+// AppendJSON implements rawjson.Appender.
+func (st loggingState) AppendJSON(b []byte) []byte {
+	w := rawjson.Writer{B: append(slices.Grow(b, 64), '{')}
+	_ = w.Time("begin", st.Begin) // a time of now
+	w.Close('}')
+	return w.B
+}
+
+// ReadField implements messages.FieldReader.
+func (st *loggingState) ReadField(key string, raw []byte) {
+	if key == "begin" {
+		text, _ := rawjson.IsString(raw)
+		st.Begin, _ = time.Parse(time.RFC3339Nano, text)
+	}
 }

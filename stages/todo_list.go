@@ -24,6 +24,9 @@ import (
 const todoHelp = "To add a task, write on one line: [TODO_ADD: title=...]\n" +
 	"To change a task (S is one of " + todolist.StatusNames + "), write on one line: [TODO_UPDATE: id=N, status=S]"
 
+// todoBelow stands in the place of the items where they stand at the end of the conversation.
+const todoBelow = "Its tasks stand at the end of the conversation, as they are now."
+
 const todoStageName = "todo-list"
 
 // TodoConfig is agent.interceptor.todo-list. It has no keys of its own.
@@ -49,9 +52,10 @@ type TodoInvalid struct {
 	Reason    string `json:"reason"`
 }
 
-// todoStage keeps a session's task list: before shows it to the model, after carries out the directives of the model's
-// text and takes them out of it. The list outlives the call and its run, for it belongs to the session; a call without
-// a session passes on, unless its run has a list.
+// todoStage keeps a session's task list: before shows it to the model, at the end of the system prompt or, in a run, at
+// the end of the conversation; after carries out the directives of the model's text and takes them out of it. The list
+// outlives the call and its run, for it belongs to the session; a call without a session passes on, unless its run has
+// a list.
 //
 // The directives of choice 0 are carried out; those of the other choices of n > 1 are alternatives that nobody has
 // chosen yet and are only taken out. When the store does not answer, the call goes on without a list and a warning is
@@ -72,7 +76,7 @@ func newTodo(_ *TodoConfig, d Deps) (pipeline.Stage, error) {
 		Before: t.before, After: t.after, Filter: t.filter, Plain: saysNothingToDo, Rewrites: true,
 		Reads:      []string{"session", "request.messages", "reply.text"},
 		ReadsAfter: []string{"session", "reply.text"},
-		Writes:     []string{"request.system", "reply.text", "todo"},
+		Writes:     []string{"request.system", "request.messages", "reply.text", "todo"},
 	}, nil
 }
 
@@ -99,15 +103,20 @@ func (t todoStage) before(ctx context.Context, c *messages.Call) (pipeline.Verdi
 		t.log.WarnContext(ctx, "todo list not read; the model does not see it", "call", c.ID, "error", err)
 		return pipeline.Continue(), nil
 	}
-	c.SetRequest(t.inject(view.Of(c.Wire), c.Request(), l))
+	if c.Run == "" {
+		c.SetRequest(t.inject(view.Of(c.Wire), c.Request(), t.items(l)))
+	} else {
+		c.SetRequest(t.below(view.Of(c.Wire), t.inject(view.Of(c.Wire), c.Request(), todoBelow+"\n"), t.items(l)))
+	}
 	c.Edited(todoStageName, "added")
 	return pipeline.Continue(), nil
 }
 
-// inject puts the list at the end of the system prompt. A prompt that ends with an earlier list, say because a
-// request is run again as it was sent, gets the new one in its place.
-func (t todoStage) inject(v view.View, request []byte, l todolist.List) []byte {
-	block := t.prompt(l)
+// inject puts the list at the end of the system prompt: the header and the help are always there, so that a model can
+// begin a list. A prompt that ends with an earlier list, say because a request is run again as it was sent, gets the
+// new one in its place.
+func (t todoStage) inject(v view.View, request []byte, items string) []byte {
+	block := t.header + "\n" + items + todoHelp
 	msgs := v.Messages(request)
 	for at, m := range msgs {
 		if !m.System() {
@@ -115,10 +124,7 @@ func (t todoStage) inject(v view.View, request []byte, l todolist.List) []byte {
 		}
 		replaced := false
 		m, _ := m.MapText(func(s string) string {
-			i := -1
-			for _, header := range texts.TodoHeaders() {
-				i = max(i, strings.LastIndex(s, header+"\n"))
-			}
+			i := todoAt(s, "")
 			if i < 0 || !strings.HasSuffix(s, "\n"+todoHelp) {
 				return s
 			}
@@ -133,17 +139,69 @@ func (t todoStage) inject(v view.View, request []byte, l todolist.List) []byte {
 	return v.AppendSystem(request, block)
 }
 
-// prompt writes the list as the model reads it: the header and the help are always there, so that a model can begin
-// a list; between them one line an item, in the order of the ids.
-func (t todoStage) prompt(l todolist.List) string {
+// below puts the items behind the last text of the conversation, in the place of earlier ones. The calls of a run
+// repeat each other, so what changes from one to the next stands at the end: a provider's prompt cache then holds for
+// all that is in front of it. It is no message of its own, because some providers take none from a user, and none with
+// instructions, after a tool's result.
+func (t todoStage) below(v view.View, request []byte, items string) []byte {
+	if items != "" {
+		items = t.header + "\n" + strings.TrimSuffix(items, "\n")
+	}
+	msgs := v.Messages(request)
+	at := len(msgs) - 1
+	if at >= 0 && todoAt(msgs[at].Text(), "") == 0 && todoItems(msgs[at].Text()) { // a message of its own
+		msgs = msgs[:at]
+		at--
+	}
+	texts := 0
+	if at >= 0 && !msgs[at].System() && msgs[at].Role() != "assistant" {
+		msgs[at].MapText(func(s string) string { texts++; return s })
+	}
+	if texts == 0 { // nobody has said anything there that the items could follow
+		if items != "" {
+			msgs = append(msgs, v.NewMsg("user", items))
+		}
+		return v.WithMessages(request, msgs)
+	}
+	msgs[at], _ = msgs[at].MapText(func(s string) string {
+		if texts--; texts > 0 {
+			return s
+		}
+		if i := todoAt(s, "\n\n"); i >= 0 && todoItems(s[i:]) {
+			s = s[:i]
+		}
+		if items == "" {
+			return s
+		}
+		return s + "\n\n" + items
+	})
+	return v.WithMessages(request, msgs)
+}
+
+// todoAt is where the last list of a text begins, whose header follows the text before; -1 if there is none.
+func todoAt(s, before string) int {
+	i := -1
+	for _, header := range texts.TodoHeaders() {
+		i = max(i, strings.LastIndex(s, before+header+"\n"))
+	}
+	return i
+}
+
+// todoItems reports whether a text holds nothing but a header and items.
+func todoItems(s string) bool {
+	_, items, _ := strings.Cut(strings.TrimPrefix(s, "\n\n"), "\n")
+	other := func(line string) bool { return !strings.HasPrefix(line, "#") }
+	return !slices.ContainsFunc(strings.Split(items, "\n"), other)
+}
+
+// items writes the list as the model reads it: one line an item, in the order of the ids.
+func (t todoStage) items(l todolist.List) string {
 	items := slices.Clone(l.Items)
 	slices.SortStableFunc(items, func(a, b todolist.Item) int { return int(a.ID - b.ID) })
 	var b strings.Builder
-	b.WriteString(t.header + "\n")
 	for _, it := range items {
 		fmt.Fprintf(&b, "#%d [%s] %s\n", it.ID, it.Status, it.Title)
 	}
-	b.WriteString(todoHelp)
 	return b.String()
 }
 

@@ -129,6 +129,8 @@ func TestTodoPrompt(t *testing.T) {
 		require.Equal(t, 1, strings.Count(chat.SystemText(parts.Request()), "[当前任务列表]"))
 		require.Contains(t, string(parts.Request()), `{"type":"text","text":"x"}`)
 	})
+	t.Run("in a run the tasks stand at the end, so that what is in front of them repeats itself (CX-1)",
+		func(t *testing.T) { todoOfARun(t, s) })
 	t.Run("sessions and tenants apart (TD-13)", func(t *testing.T) {
 		_, saw := through(t, callIn("other", helloBody), replyWith("ok"), s)
 		require.NotContains(t, string(saw), "#1 [")
@@ -146,6 +148,41 @@ func TestTodoPrompt(t *testing.T) {
 		require.Equal(t, "[TODO_ADD: title=z]", throughFilter(f, pipeline.ChunkKey{Tool: -1}, "[TODO_ADD: title=z]",
 			[]int{1}))
 	})
+}
+
+// todoOfARun tries the list of session s in calls of a run.
+func todoOfARun(t *testing.T, s pipeline.Stage) {
+	const list = "[当前任务列表]\n#1 [COMPLETED] a\n#2 [PENDING] b"
+	system := `{"role":"system","content":"Be kind."},`
+	answer := `{"role":"assistant","content":null,"tool_calls":[{"id":"1","function":{"name":"f","arguments":"{}"}}]}`
+	for name, r := range map[string]struct{ said, last string }{
+		"behind what the user said": {`{"role":"user","content":"hello"}`, "hello\n\n" + list},
+		"behind a tool's result": {`{"role":"user","content":"hello"},` + answer +
+			`,{"role":"tool","tool_call_id":"1","content":"{}"}`, "{}\n\n" + list},
+		"behind the last of several texts": {
+			`{"role":"user","content":[{"type":"text","text":"x"},{"type":"text","text":"y"},{"type":"image_url","u":1}]}`,
+			"x\ny\n\n" + list},
+		"alone where nobody said anything": {`{"role":"user","content":[{"type":"image_url","u":1}]}`, list},
+		"not in an answer":                 {`{"role":"assistant","content":"hm"}`, list},
+	} {
+		c := callIn("s", `{"messages":[`+system+r.said+`]}`)
+		c.Run = "r"
+		for range 3 { // as after Again
+			_, err := s.Before(t.Context(), c)
+			require.NoError(t, err)
+			msgs := chat.Messages(c.Request())
+			require.Equal(t, r.last, msgs[len(msgs)-1].Text(), name)
+			require.NotContains(t, chat.SystemText(c.Request()), "#1 [", name)
+			require.Contains(t, chat.SystemText(c.Request()), "Be kind.\n\n[当前任务列表]\n", name)
+			require.Contains(t, chat.SystemText(c.Request()), "[TODO_ADD: title=...]", name)
+			require.Equal(t, 2, strings.Count(string(c.Request()), "[当前任务列表]"), name)
+		}
+	}
+	empty := callIn("nothing", helloBody)
+	empty.Run = "r"
+	_, err := s.Before(t.Context(), empty)
+	require.NoError(t, err)
+	require.Equal(t, "hello", chat.Messages(empty.Request())[1].Text())
 }
 
 func TestTodoShapes(t *testing.T) {

@@ -1,10 +1,10 @@
 // @openai/agents: it speaks the Responses API by default.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { Agent, hostedMcpTool, OpenAIConversationsSession, run, setDefaultOpenAIClient, setTracingDisabled, tool } from '@openai/agents'
+import { Agent, hostedMcpTool, OpenAIConversationsSession, OpenAIResponsesCompactionSession, run, setDefaultOpenAIClient, setTracingDisabled, tool } from '@openai/agents'
 import OpenAI from 'openai'
 import { z } from 'zod'
-import { fails, v1 } from './helpers.mjs'
+import { fails, script, seen, v1 } from './helpers.mjs'
 
 const client = new OpenAI({ baseURL: v1, apiKey: 'the-caller', maxRetries: 0, timeout: 20_000 })
 setDefaultOpenAIClient(client)
@@ -40,6 +40,20 @@ test('a session in a conversation', async () => {
   assert.equal((await run(agent, 'two', { session })).finalOutput, 'two')
   assert.equal((await session.getItems()).length, 4)
   await session.clearSession()
+})
+
+test('a session that is compacted', { skip: !script && 'no upstream' }, async () => {
+  const model = 'gpt-compact' // the session takes models of that name only
+  const body = JSON.stringify({ id: 'c', object: 'chat.completion', created: 1, model, choices: [{ index: 0, message: { role: 'assistant', content: 'onions' }, finish_reason: 'stop' }], usage: { prompt_tokens: 2, completion_tokens: 1, total_tokens: 3 } })
+  await script(model, [{ body }])
+  const session = new OpenAIResponsesCompactionSession({ client, model, shouldTriggerCompaction: () => true })
+  const agent = new Agent({ name: 'a', model })
+  const types = async () => (await session.getItems()).map(i => i.type)
+  assert.equal((await run(agent, 'one', { session })).finalOutput, 'onions')
+  assert.deepEqual(await types(), ['message', 'compaction'], 'the runner has it compacted after the turn')
+  assert.equal((await run(agent, 'two', { session })).finalOutput, 'onions')
+  assert.deepEqual(await types(), ['message', 'compaction', 'message', 'message'])
+  assert.match(`${(await seen(model)).at(-1)}`, /Summary of the conversation so far/)
 })
 
 test('a tool that waits for a yes: hosted MCP with approval, plain and streamed', async () => {

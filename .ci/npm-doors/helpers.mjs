@@ -14,6 +14,17 @@ export async function fails(f) {
   assert.fail('it did not fail')
 }
 
+const upstream = process.env.UPSTREAM_URL
+
+/** Tells the upstream what to answer for a model; undefined where there is none. See ../npm/upstream.mjs. */
+export const script = upstream && (async (model, answers) => {
+  const res = await fetch(`${upstream}/control/script`, { method: 'POST', body: JSON.stringify({ model, answers }) })
+  assert.ok(res.ok, await res.text())
+})
+
+/** The bodies with which the upstream was asked for a model. */
+export const seen = async model => (await (await fetch(`${upstream}/control/seen?model=${model}`)).json()).map(r => Buffer.from(r.body, 'base64'))
+
 export const weather = { type: 'object', properties: { city: { type: 'string' } }, required: ['city'], additionalProperties: false }
 
 /** The fields that the Open Responses suite wants in every response. */

@@ -5,6 +5,7 @@
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 import { readFileSync } from "node:fs";
+import { once } from "node:events";
 import { createServer } from "node:http";
 import { chromium } from "playwright-core";
 import { bury } from "./nats.mjs";
@@ -229,7 +230,9 @@ async function decides() {
     assert.equal(r.status, 202, r.text);
     return r.place;
   };
+  // A call that waits for a person is answered at once, so the decision has to be there first.
   const ended = async (place, status) => {
+    await ask().waitFor({ state: "detached" });
     const r = await fetch(url + place, { headers: { Prefer: "wait=10" } });
     const text = await r.text();
     assert.equal(r.status, status, text);
@@ -247,7 +250,6 @@ async function decides() {
   await shot("approvals");
   await ask().locator("[data-decision=approve]").click();
   assert.equal(await ended(place, 200), first);
-  await ask().waitFor({ state: "detached" });
   place = await call('{"n":1}');
   await ask().locator("[data-decision=edit]").click();
   await ask().locator("textarea").fill("{");
@@ -279,6 +281,7 @@ async function batch() {
     res.end(JSON.stringify({ id: "x", object: "chat.completion", model: "scripted", data: [],
       choices: [{ index: 0, message, finish_reason: last?.role === "tool" ? "stop" : "tool_calls" }] }));
   }).listen(Number(process.env.SCRIPT_PORT), "127.0.0.1");
+  await once(script, "listening");
   const run = JSON.parse((await send("/v1/agents/payer/runs", '{"input":"pay"}')).text);
   assert.equal(run.status, "waiting", JSON.stringify(run));
   await tab("approvals");

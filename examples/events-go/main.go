@@ -1,5 +1,5 @@
 // Command events-go hangs a watermill router on Shallot: it logs the events as they come, and each audit record at
-// least once, also those of the time when it did not run. docs/concepts.md says what a router must mind.
+// least once, also those of the time when it did not run. docs/watermill.md says what a router must mind.
 package main
 
 import (

@@ -66,7 +66,7 @@ func TestARouterHearsEventsAndEveryAuditRecord(t *testing.T) {
 			}
 		}
 	}
-	records.Publish("shallot.v1.audit.model", []byte("1"))
+	records.Publish("shallot.v1.audit.model", "", []byte("1"))
 	stop := start()
 	require.Equal(t, "shallot.v1.audit.model 1", next())
 	require.Eventually(t, func() bool { // an event is for those whose subscription has arrived at the server
@@ -78,10 +78,10 @@ func TestARouterHearsEventsAndEveryAuditRecord(t *testing.T) {
 			return false
 		}
 	}, time.Minute, time.Millisecond)
-	records.Publish("shallot.v1.audit.model", []byte("2"))
+	records.Publish("shallot.v1.audit.model", "", []byte("2"))
 	require.Equal(t, "shallot.v1.audit.model 2", next())
 	stop()
-	records.Publish("shallot.v1.audit.control", []byte("3"))
+	records.Publish("shallot.v1.audit.control", "", []byte("3"))
 	stop = start()
 	require.Equal(t, "shallot.v1.audit.control 3", next())
 	stop()

@@ -11,32 +11,48 @@ import (
 // ErrNoChunks says that a stream held no choice, so that there is no reply to assemble.
 var ErrNoChunks = errors.New("the stream holds no choice")
 
-// Assemble builds the chat reply that a stream of chunks adds up to. Texts are joined, tool calls are assembled by
-// index, and log probabilities are appended. Every other field, known or not, keeps its bytes; of several values the
-// newest that is not null counts. Id, created and model are those of the first chunk that has them. The error is
-// ErrNoChunks.
+// Assemble builds the chat reply that a stream of chunks adds up to. The error is ErrNoChunks.
 func Assemble(chunks [][]byte) ([]byte, error) {
-	var top fields
-	var choices []*choiceParts
+	var a Assembly
 	for _, chunk := range chunks {
-		rawjson.EachField(chunk, func(key string, raw []byte) {
-			switch key {
-			case "choices":
-				for _, c := range rawjson.Elements(raw) {
-					choices = addChoice(choices, c)
-				}
-			case "object":
-				top.first(key, []byte(`"chat.completion"`))
-			case "id", "created", "model":
-				top.first(key, raw)
-			default:
-				top.newest(key, raw)
-			}
-		})
+		a.Add(chunk)
 	}
-	if len(choices) == 0 {
+	return a.Reply()
+}
+
+// Assembly is a chat reply while its chunks come in. Texts are joined, tool calls are assembled by index, and log
+// probabilities are appended. Every other field, known or not, keeps its bytes; of several values the newest that is not
+// null counts. Id, created and model are those of the first chunk that has them. It takes about as much memory as the
+// reply, of which the chunks are a multiple. The zero value is ready.
+type Assembly struct {
+	top     fields
+	choices []*choiceParts
+}
+
+// Add takes the next chunk, and may keep parts of it: its bytes must not change any more.
+func (a *Assembly) Add(chunk []byte) {
+	rawjson.EachField(chunk, func(key string, raw []byte) {
+		switch key {
+		case "choices":
+			for _, c := range rawjson.Elements(raw) {
+				a.choices = addChoice(a.choices, c)
+			}
+		case "object":
+			a.top.first(key, []byte(`"chat.completion"`))
+		case "id", "created", "model":
+			a.top.first(key, raw)
+		default:
+			a.top.newest(key, raw)
+		}
+	})
+}
+
+// Reply returns what the chunks add up to; it is called once, after the last. The error is ErrNoChunks.
+func (a *Assembly) Reply() ([]byte, error) {
+	if len(a.choices) == 0 {
 		return nil, ErrNoChunks
 	}
+	top, choices := &a.top, a.choices
 	slices.SortStableFunc(choices, func(a, b *choiceParts) int { return int(a.index - b.index) })
 	out := make([][]byte, len(choices))
 	for i, c := range choices {
@@ -80,11 +96,11 @@ func addChoice(all []*choiceParts, raw []byte) []*choiceParts {
 		at = len(all) - 1
 	}
 	c := all[at]
-	_, hasDelta := rawjson.Field(raw, "delta")
+	hasDelta := func() bool { _, ok := rawjson.Field(raw, "delta"); return ok }
 	rawjson.EachField(raw, func(key string, v []byte) {
 		switch {
 		case key == "index":
-		case key == "delta", key == "message" && !hasDelta:
+		case key == "delta", key == "message" && !hasDelta():
 			c.delta(v)
 		case key == "logprobs":
 			c.sawLogs = true
@@ -256,7 +272,11 @@ func (f *fields) take(key string) ([]byte, bool) {
 }
 
 func (f *fields) raw() []byte {
-	out := []byte{'{'}
+	size := 2
+	for i, key := range f.keys {
+		size += len(key) + len(f.vals[i]) + 4
+	}
+	out := append(make([]byte, 0, size), '{')
 	for i, key := range f.keys {
 		if i > 0 {
 			out = append(out, ',')

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 )
 
 // ErrTooLong says that an event is longer than the reader's limit.
@@ -61,10 +62,10 @@ func (e *EventReader) Next() (Event, error) {
 		switch string(field) {
 		case "data":
 			if has {
-				ev.Data = append(ev.Data, '\n')
+				ev.Data = append(append(ev.Data, '\n'), value...)
+			} else {
+				ev.Data, has = slices.Clip(value), true // the line is nobody else's
 			}
-			has = true
-			ev.Data = append(ev.Data, value...)
 			if len(ev.Data) > e.limit {
 				return Event{}, fmt.Errorf("one event: %w of %d bytes", ErrTooLong, e.limit)
 			}
@@ -92,14 +93,16 @@ func (e *EventReader) line() ([]byte, error) {
 			e.skipLF = b == '\r'
 			return e.trim(line), nil
 		}
-		line = append(line, b)
 		// Take the rest of the buffer in one piece; reading byte by byte would take most of a stream's time.
 		buf, _ := e.r.Peek(e.r.Buffered())
-		n := bytes.IndexAny(buf, "\r\n")
+		n := bytes.IndexByte(buf, '\n')
 		if n < 0 {
 			n = len(buf)
 		}
-		line = append(line, buf[:n]...)
+		if end := bytes.IndexByte(buf[:n], '\r'); end >= 0 {
+			n = end
+		}
+		line = append(append(slices.Grow(line, n+1), b), buf[:n]...)
 		_, _ = e.r.Discard(n)
 		if len(line) > e.limit+16 {
 			return nil, fmt.Errorf("one line: %w of %d bytes", ErrTooLong, e.limit)

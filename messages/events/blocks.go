@@ -16,7 +16,7 @@ func blockTexts(name string, event []byte, edit Edit) []byte {
 	case "content_block_start":
 		return inside(event, "content_block", func(b []byte) []byte {
 			key := "text"
-			switch str(b, "type") {
+			switch rawjson.Text(b, "type") {
 			case "text":
 			case "thinking":
 				key, at.Kind = "thinking", Signed
@@ -28,7 +28,7 @@ func blockTexts(name string, event []byte, edit Edit) []byte {
 	case "content_block_delta":
 		return inside(event, "delta", func(d []byte) []byte {
 			key := "text"
-			switch str(d, "type") {
+			switch rawjson.Text(d, "type") {
 			case "text_delta":
 			case "input_json_delta":
 				key, at.Kind = "partial_json", Args
@@ -79,15 +79,15 @@ func replayBlock(b []byte, index int) (out [][]byte) {
 		deltas = append(deltas, object("content_block_delta", "index", index, "delta", object(kind, key, raw)))
 	}
 	take := func(key, kind string) {
-		if s := str(b, key); s != "" {
+		if s := rawjson.Text(b, key); s != "" {
 			begun = rawjson.SetFieldString(begun, key, "")
-			piece(kind, key, field(b, key))
+			piece(kind, key, rawjson.At(b, key))
 		}
 	}
-	switch str(b, "type") {
+	switch rawjson.Text(b, "type") {
 	case "text":
 		take("text", "text_delta")
-		for _, c := range rawjson.Elements(field(b, "citations")) {
+		for _, c := range rawjson.Elements(rawjson.At(b, "citations")) {
 			begun = rawjson.SetField(begun, "citations", []byte("[]"))
 			piece("citations_delta", "citation", c)
 		}
@@ -95,7 +95,7 @@ func replayBlock(b []byte, index int) (out [][]byte) {
 		take("thinking", "thinking_delta")
 		take("signature", "signature_delta")
 	case "tool_use", "server_tool_use":
-		if input := field(b, "input"); len(input) > 0 && string(input) != "{}" {
+		if input := rawjson.At(b, "input"); len(input) > 0 && string(input) != "{}" {
 			begun = rawjson.SetField(begun, "input", []byte("{}"))
 			piece("input_json_delta", "partial_json", rawjson.Encode(string(input)))
 		}
@@ -122,15 +122,15 @@ func assembleMessage(pieces [][]byte) ([]byte, error) {
 		switch Name(p) {
 		case "message_start":
 			if reply == nil {
-				reply = field(p, "message")
+				reply = rawjson.At(p, "message")
 			}
 		case "content_block_start":
-			g := &growing{raw: field(p, "content_block"), texts: map[string]*strings.Builder{}}
+			g := &growing{raw: rawjson.At(p, "content_block"), texts: map[string]*strings.Builder{}}
 			at[integer(p, "index")] = g
 			blocks = append(blocks, g)
 		case "content_block_delta":
 			if g := at[integer(p, "index")]; g != nil {
-				g.add(field(p, "delta"))
+				g.add(rawjson.At(p, "delta"))
 			}
 		case "message_delta":
 			if reply != nil {
@@ -150,14 +150,14 @@ func assembleMessage(pieces [][]byte) ([]byte, error) {
 
 // withEnd writes what a message_delta tells into the message. Its usage counts from the beginning, so it replaces.
 func withEnd(reply, event []byte) []byte {
-	rawjson.EachField(field(event, "delta"), func(key string, raw []byte) {
+	rawjson.EachField(rawjson.At(event, "delta"), func(key string, raw []byte) {
 		reply = rawjson.SetField(reply, key, raw)
 	})
 	rawjson.EachField(event, func(key string, raw []byte) {
 		switch key {
 		case "type", "delta":
 		case "usage":
-			usage := field(reply, "usage")
+			usage := rawjson.At(reply, "usage")
 			if rawjson.IsNull(usage) {
 				usage = []byte("{}")
 			}
@@ -189,7 +189,7 @@ func (g *growing) add(delta []byte) {
 			b := g.texts[key]
 			if b == nil {
 				b = &strings.Builder{}
-				b.WriteString(str(g.raw, key))
+				b.WriteString(rawjson.Text(g.raw, key))
 				g.texts[key], g.keys = b, append(g.keys, key)
 			}
 			b.WriteString(s)
@@ -208,7 +208,7 @@ func (g *growing) block() []byte {
 		b = rawjson.SetField(b, "input", []byte(s))
 	}
 	if g.citations != nil {
-		b = rawjson.SetField(b, "citations", rawjson.Array(append(rawjson.Elements(field(b, "citations")),
+		b = rawjson.SetField(b, "citations", rawjson.Array(append(rawjson.Elements(rawjson.At(b, "citations")),
 			g.citations...)))
 	}
 	return b

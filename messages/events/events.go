@@ -37,7 +37,7 @@ type Key struct {
 type Edit func(at Key, whole bool, text string) string
 
 // Name is the event name of a piece; empty on the chat wire.
-func Name(piece []byte) string { return str(piece, "type") }
+func Name(piece []byte) string { return rawjson.Text(piece, "type") }
 
 // Says reports whether a piece shows the caller something, so that no standby can take over after it. On the chat wire
 // thoughts do not count. On the others they do: a second stream could not begin with events that were sent already.
@@ -47,12 +47,12 @@ func Says(piece []byte) bool {
 	case name == "":
 		return chat.Says(piece)
 	case name == "response.output_item.added":
-		kind := str(field(piece, "item"), "type")
+		kind := rawjson.Text(rawjson.At(piece, "item"), "type")
 		return kind != "message" && kind != "reasoning"
 	case name == "content_block_start":
-		block := field(piece, "content_block")
-		kind := str(block, "type")
-		return kind != "text" && kind != "thinking" || str(block, "text") != ""
+		block := rawjson.At(piece, "content_block")
+		kind := rawjson.Text(block, "type")
+		return kind != "text" && kind != "thinking" || rawjson.Text(block, "text") != ""
 	case name == "content_block_delta", strings.HasSuffix(name, ".delta"):
 		return true
 	}
@@ -190,17 +190,8 @@ func Assemble(w messages.Wire, pieces [][]byte) ([]byte, error) {
 	return chat.Assemble(pieces)
 }
 
-func str(obj []byte, key string) string { s, _ := rawjson.FieldString(obj, key); return s }
-
-func field(obj []byte, path ...string) []byte {
-	for _, key := range path {
-		obj, _ = rawjson.Field(obj, key)
-	}
-	return obj
-}
-
 func integer(obj []byte, key string) int {
-	n, _ := rawjson.Int(field(obj, key))
+	n, _ := rawjson.Int(rawjson.At(obj, key))
 	return int(n)
 }
 

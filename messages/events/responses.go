@@ -78,7 +78,7 @@ func ItemTexts(raw []byte, item int, whole bool, edit Edit) []byte {
 		return each(p, func(i int, p []byte) []byte { return partTexts(p, item, i, whole, edit) })
 	}
 	args := func(s string) string { return edit(Key{Item: item, Kind: Args}, whole, s) }
-	switch str(raw, "type") {
+	switch rawjson.Text(raw, "type") {
 	case "message":
 		return inside(raw, "content", parts)
 	case "reasoning":
@@ -98,7 +98,7 @@ var partKinds = map[string]Kind{
 }
 
 func partTexts(part []byte, item, index int, whole bool, edit Edit) []byte {
-	name := str(part, "type")
+	name := rawjson.Text(part, "type")
 	kind, ok := partKinds[name]
 	if !ok {
 		return part
@@ -136,7 +136,7 @@ func replayResponse(reply []byte) (out [][]byte) {
 		emit(replayItem(item, i)...)
 	}
 	name := "response.completed"
-	switch str(reply, "status") {
+	switch rawjson.Text(reply, "status") {
 	case "incomplete":
 		name = "response.incomplete"
 	case "failed", "cancelled":
@@ -147,7 +147,7 @@ func replayResponse(reply []byte) (out [][]byte) {
 }
 
 func replayItem(item []byte, index int) (out [][]byte) {
-	id := str(item, "id")
+	id := rawjson.Text(item, "id")
 	at := func(kind string, pairs ...any) {
 		out = append(out, object(kind, append([]any{"item_id", id, "output_index", index}, pairs...)...))
 	}
@@ -158,10 +158,10 @@ func replayItem(item []byte, index int) (out [][]byte) {
 	added := func(raw []byte) {
 		out = append(out, object("response.output_item.added", "output_index", index, "item", raw))
 	}
-	switch str(item, "type") {
+	switch rawjson.Text(item, "type") {
 	case "message":
 		added(rawjson.SetField(begun, "content", []byte("[]")))
-		for j, p := range rawjson.Elements(field(item, "content")) {
+		for j, p := range rawjson.Elements(rawjson.At(item, "content")) {
 			replayPart(p, j, at)
 		}
 	case "reasoning":
@@ -170,25 +170,25 @@ func replayItem(item []byte, index int) (out [][]byte) {
 			begun = rawjson.SetField(begun, "content", []byte("[]"))
 		}
 		added(rawjson.SetField(begun, "summary", []byte("[]")))
-		for j, p := range rawjson.Elements(field(item, "summary")) {
-			text := str(p, "text")
+		for j, p := range rawjson.Elements(rawjson.At(item, "summary")) {
+			text := rawjson.Text(p, "text")
 			at("response.reasoning_summary_part.added", "summary_index", j, "part",
 				rawjson.SetFieldString(p, "text", ""))
 			at("response.reasoning_summary_text.delta", "summary_index", j, "delta", text)
 			at("response.reasoning_summary_text.done", "summary_index", j, "text", text)
 			at("response.reasoning_summary_part.done", "summary_index", j, "part", p)
 		}
-		for j, p := range rawjson.Elements(field(item, "content")) {
+		for j, p := range rawjson.Elements(rawjson.At(item, "content")) {
 			replayPart(p, j, at)
 		}
 	case "function_call":
 		added(rawjson.SetFieldString(begun, "arguments", ""))
-		at("response.function_call_arguments.delta", "delta", str(item, "arguments"))
-		at("response.function_call_arguments.done", "arguments", str(item, "arguments"))
+		at("response.function_call_arguments.delta", "delta", rawjson.Text(item, "arguments"))
+		at("response.function_call_arguments.done", "arguments", rawjson.Text(item, "arguments"))
 	case "custom_tool_call":
 		added(rawjson.SetFieldString(begun, "input", ""))
-		at("response.custom_tool_call_input.delta", "delta", str(item, "input"))
-		at("response.custom_tool_call_input.done", "input", str(item, "input"))
+		at("response.custom_tool_call_input.delta", "delta", rawjson.Text(item, "input"))
+		at("response.custom_tool_call_input.done", "input", rawjson.Text(item, "input"))
 	default:
 		added(begun)
 	}
@@ -197,9 +197,9 @@ func replayItem(item []byte, index int) (out [][]byte) {
 
 func replayPart(p []byte, j int, at func(kind string, pairs ...any)) {
 	empty := []byte("[]")
-	switch str(p, "type") {
+	switch rawjson.Text(p, "type") {
 	case "output_text":
-		text := str(p, "text")
+		text := rawjson.Text(p, "text")
 		begun := withoutLogprobs(rawjson.SetFieldString(p, "text", ""))
 		if _, ok := rawjson.Field(p, "annotations"); ok {
 			begun = rawjson.SetField(begun, "annotations", empty)
@@ -212,12 +212,12 @@ func replayPart(p []byte, j int, at func(kind string, pairs ...any)) {
 		at("response.output_text.delta", "content_index", j, "delta", text, "logprobs", logs)
 		at("response.output_text.done", "content_index", j, "text", text, "logprobs", logs)
 	case "refusal":
-		text := str(p, "refusal")
+		text := rawjson.Text(p, "refusal")
 		at("response.content_part.added", "content_index", j, "part", rawjson.SetFieldString(p, "refusal", ""))
 		at("response.refusal.delta", "content_index", j, "delta", text)
 		at("response.refusal.done", "content_index", j, "refusal", text)
 	case "reasoning_text":
-		text := str(p, "text")
+		text := rawjson.Text(p, "text")
 		at("response.content_part.added", "content_index", j, "part", rawjson.SetFieldString(p, "text", ""))
 		at("response.reasoning_text.delta", "content_index", j, "delta", text)
 		at("response.reasoning_text.done", "content_index", j, "text", text)
@@ -232,8 +232,8 @@ func replayPart(p []byte, j int, at func(kind string, pairs ...any)) {
 func assembleResponse(pieces [][]byte) ([]byte, error) {
 	var items [][]byte
 	for _, p := range pieces {
-		if str(p, "type") == "response.output_item.done" {
-			items = append(items, field(p, "item"))
+		if rawjson.Text(p, "type") == "response.output_item.done" {
+			items = append(items, rawjson.At(p, "item"))
 		}
 	}
 	for _, p := range slices.Backward(pieces) {
@@ -241,7 +241,7 @@ func assembleResponse(pieces [][]byte) ([]byte, error) {
 		if !ok || !Ends(p) {
 			continue
 		}
-		if output := field(reply, "output"); len(items) > 0 && len(rawjson.Elements(output)) == 0 {
+		if output := rawjson.At(reply, "output"); len(items) > 0 && len(rawjson.Elements(output)) == 0 {
 			reply = rawjson.SetField(reply, "output", rawjson.Array(items))
 		}
 		return reply, nil

@@ -27,11 +27,19 @@ func Field(obj []byte, key string) (raw []byte, ok bool) {
 
 // FieldString returns a field that is a JSON string.
 func FieldString(obj []byte, key string) (string, bool) {
-	raw, ok := Field(obj, key)
-	if !ok || len(raw) == 0 || raw[0] != '"' {
-		return "", false
+	raw, _ := Field(obj, key)
+	return IsString(raw)
+}
+
+// Text is FieldString for those to whom a field that is missing, or is not a string, is an empty text.
+func Text(obj []byte, key string) string { s, _ := FieldString(obj, key); return s }
+
+// At returns the raw value at a path of keys; nil if it is not there.
+func At(obj []byte, path ...string) []byte {
+	for _, key := range path {
+		obj, _ = Field(obj, key)
 	}
-	return gjson.ParseBytes(raw).Str, true
+	return obj
 }
 
 // SetField returns the object with the key set to the raw value: in place if it is there, else at the end. A value that
@@ -113,8 +121,11 @@ func Array(elems [][]byte) []byte {
 
 // IsString returns the value of a JSON string, and whether raw is one.
 func IsString(raw []byte) (string, bool) {
-	if len(raw) == 0 || raw[0] != '"' {
+	switch {
+	case len(raw) == 0 || raw[0] != '"':
 		return "", false
+	case len(raw) > 1 && raw[len(raw)-1] == '"' && bytes.IndexByte(raw, '\\') < 0:
+		return string(raw[1 : len(raw)-1]), true
 	}
 	return gjson.ParseBytes(raw).Str, true
 }
@@ -124,6 +135,9 @@ func IsNull(raw []byte) bool { return len(raw) == 0 || string(raw) == "null" }
 
 // Int returns raw as an integer, and whether it is one that fits 64 bits.
 func Int(raw []byte) (int64, bool) {
+	if len(raw) == 0 || raw[0] != '-' && raw[0]-'0' > 9 {
+		return 0, false // many fields are not there or null, and an error costs more than a number
+	}
 	n, err := strconv.ParseInt(string(raw), 10, 64)
 	return n, err == nil
 }

@@ -215,3 +215,15 @@ func TestEditsKeepJSONThatHasBlanks(t *testing.T) {
 	require.JSONEq(t, `{"k":1}`, string(rawjson.SetField([]byte("{ \n}"), "k", []byte("1"))))
 	require.JSONEq(t, `{"a":1,"k":1}`, string(rawjson.SetField([]byte(`{ "a": 1 }`), "k", []byte("1"))))
 }
+
+func TestTextsAndPaths(t *testing.T) {
+	t.Parallel()
+	obj := []byte(`{"a":{"b":{"c":" x "}},"n":1,"a2":null}`)
+	require.Equal(t, " x ", rawjson.Text(rawjson.At(obj, "a", "b"), "c"))
+	require.Equal(t, `{"b":{"c":" x "}}`, string(rawjson.At(obj, "a")))
+	require.Equal(t, string(obj), string(rawjson.At(obj)))
+	for _, path := range [][]string{{"x"}, {"a", "x"}, {"n", "b"}, {"a2", "b"}, {"a", "b", "c", "d"}} {
+		require.Nil(t, rawjson.At(obj, path...), path)
+	}
+	require.Empty(t, rawjson.Text(obj, "n")+rawjson.Text(obj, "x")+rawjson.Text(nil, "a"))
+}

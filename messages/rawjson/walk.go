@@ -63,15 +63,54 @@ func keyText(quoted []byte) string {
 			return s
 		}
 	}
-	return string(quoted[1 : len(quoted)-1])
+	key := quoted[1 : len(quoted)-1]
+	if s := known(key); s != "" {
+		return s
+	}
+	return string(key)
+}
+
+// known returns a key that nearly every body has without a copy; empty for others.
+func known(key []byte) string {
+	switch string(key) {
+	case "id":
+		return "id"
+	case "object":
+		return "object"
+	case "created":
+		return "created"
+	case "model":
+		return "model"
+	case "choices":
+		return "choices"
+	case "index":
+		return "index"
+	case "delta":
+		return "delta"
+	case "message":
+		return "message"
+	case "messages":
+		return "messages"
+	case "role":
+		return "role"
+	case "content":
+		return "content"
+	case "finish_reason":
+		return "finish_reason"
+	case "usage":
+		return "usage"
+	case "type":
+		return "type"
+	}
+	return ""
 }
 
 // isKey reports whether a key with its quotes says name.
 func isKey(quoted []byte, name string) bool {
-	if bytes.IndexByte(quoted, '\\') < 0 {
-		return len(quoted) == len(name)+2 && string(quoted[1:len(quoted)-1]) == name
+	if len(quoted) == len(name)+2 && string(quoted[1:len(quoted)-1]) == name {
+		return true // a name has no escapes
 	}
-	return keyText(quoted) == name
+	return bytes.IndexByte(quoted, '\\') >= 0 && keyText(quoted) == name
 }
 
 func skipSpace(b []byte, i int) int {

@@ -1,6 +1,8 @@
 package translate
 
 import (
+	"fmt"
+
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
@@ -15,32 +17,33 @@ func (r *request) fromChat(body []byte) {
 	r.leftover(body, known)
 	p := &r.params
 	p.stream = flag(body, "stream")
-	p.limit = max(int64(integer(body, "max_completion_tokens")), int64(integer(body, "max_tokens")))
-	p.stop, p.user, p.logs = stops(field(body, "stop")), str(body, "user"), flag(body, "logprobs")
-	p.format = formatOf(field(body, "response_format"))
-	if p.effort = str(body, "reasoning_effort"); p.effort == "" {
-		p.effort = str(field(body, "reasoning"), "effort") // as OpenRouter has it
+	p.limit = max(r.limited(body, "max_completion_tokens"), r.limited(body, "max_tokens"))
+	p.stop, p.user, p.logs = stops(rawjson.At(body, "stop")), rawjson.Text(body, "user"), flag(body, "logprobs")
+	p.format = formatOf(rawjson.At(body, "response_format"))
+	if p.effort = rawjson.Text(body, "reasoning_effort"); p.effort == "" {
+		p.effort = rawjson.Text(rawjson.At(body, "reasoning"), "effort") // as OpenRouter has it
 	}
 	if integer(body, "n") > 1 {
 		r.refuse("n", "one answer can be had, not several")
 	}
-	if raw := field(body, "modalities"); len(raw) > 0 && !rawjson.IsNull(raw) && string(raw) != `["text"]` {
+	if raw := rawjson.At(body, "modalities"); len(raw) > 0 && !rawjson.IsNull(raw) && string(raw) != `["text"]` {
 		r.refuse("modalities", "only text can be had")
 	}
 	r.chatTools(body)
-	for i, m := range rawjson.Elements(field(body, "messages")) {
+	for i, m := range rawjson.Elements(rawjson.At(body, "messages")) {
 		r.chatMessage(i, m)
 	}
 }
 
 func (r *request) chatMessage(i int, m []byte) {
-	parts := r.chatParts(field(m, "content"))
+	parts := r.chatParts(rawjson.At(m, "content"))
+	role := rawjson.Text(m, "role")
 	for _, key := range []string{"name", "audio"} {
-		if v := field(m, key); len(v) > 0 && !rawjson.IsNull(v) && str(m, "role") != "function" && str(m, "role") != "tool" {
+		if !rawjson.IsNull(rawjson.At(m, key)) && role != "function" && role != "tool" {
 			r.drop("messages." + key)
 		}
 	}
-	switch role := str(m, "role"); role {
+	switch role {
 	case "system", "developer":
 		if len(r.turns) == 0 {
 			r.system = append(r.system, parts...)
@@ -48,23 +51,25 @@ func (r *request) chatMessage(i int, m []byte) {
 		}
 		r.turns = append(r.turns, turn{"system", parts})
 	case "tool":
-		r.turns = append(r.turns, turn{"user", []part{{kind: result, id: str(m, "tool_call_id"), inner: parts,
+		r.turns = append(r.turns, turn{"user", []part{{kind: result, id: rawjson.Text(m, "tool_call_id"), inner: parts,
 			cache: cacheOf(m)}}})
 	case "function":
-		r.turns = append(r.turns, turn{"user", []part{{kind: result, id: str(m, "name"), inner: parts}}})
+		r.turns = append(r.turns, turn{"user", []part{{kind: result, id: rawjson.Text(m, "name"), inner: parts}}})
 	case "assistant":
 		r.turns = append(r.turns, turn{"assistant", r.chatAnswer(m, parts)})
-	default:
+	case "user":
 		r.turns = append(r.turns, turn{"user", parts})
+	default:
+		r.refuse(fmt.Sprintf("messages[%d].role", i), "a message of the role %q", role)
 	}
 }
 
 // chatAnswer reads an assistant message. Reasoning comes first: that is where the other wires have it.
 func (r *request) chatAnswer(m []byte, parts []part) (out []part) {
-	for _, d := range rawjson.Elements(field(m, "reasoning_details")) {
-		s := str(d, "signature")
+	for _, d := range rawjson.Elements(rawjson.At(m, "reasoning_details")) {
+		s := rawjson.Text(d, "signature")
 		if s == "" {
-			s = str(d, "data")
+			s = rawjson.Text(d, "data")
 		}
 		raw := r.pair.mine(s)
 		if raw != nil {
@@ -72,21 +77,22 @@ func (r *request) chatAnswer(m []byte, parts []part) (out []part) {
 		}
 	}
 	out = append(out, parts...)
-	if s := str(m, "refusal"); s != "" {
+	if s := rawjson.Text(m, "refusal"); s != "" {
 		out = append(out, part{kind: refusal, text: s})
 	}
-	for _, c := range rawjson.Elements(field(m, "tool_calls")) {
-		p := part{kind: call, id: str(c, "id")}
-		if f := field(c, "custom"); len(f) > 0 {
-			p.name, p.args, p.custom = str(f, "name"), str(f, "input"), true
+	for _, c := range rawjson.Elements(rawjson.At(m, "tool_calls")) {
+		p := part{kind: call, id: rawjson.Text(c, "id")}
+		if f := rawjson.At(c, "custom"); len(f) > 0 {
+			p.name, p.args, p.custom = rawjson.Text(f, "name"), rawjson.Text(f, "input"), true
 		} else {
-			f = field(c, "function")
-			p.name, p.args = str(f, "name"), str(f, "arguments")
+			f = rawjson.At(c, "function")
+			p.name, p.args = rawjson.Text(f, "name"), rawjson.Text(f, "arguments")
 		}
 		out = append(out, p)
 	}
-	if f := field(m, "function_call"); len(f) > 0 && f[0] == '{' {
-		out = append(out, part{kind: call, id: str(f, "name"), name: str(f, "name"), args: str(f, "arguments")})
+	if f := rawjson.At(m, "function_call"); len(f) > 0 && f[0] == '{' {
+		name := rawjson.Text(f, "name")
+		out = append(out, part{kind: call, id: name, name: name, args: rawjson.Text(f, "arguments")})
 	}
 	return out
 }
@@ -97,19 +103,20 @@ func (r *request) chatParts(content []byte) (out []part) {
 	}
 	for _, p := range rawjson.Elements(content) {
 		c := part{cache: cacheOf(p)}
-		switch kind := str(p, "type"); kind {
+		switch kind := rawjson.Text(p, "type"); kind {
 		case "text":
-			c.text = str(p, "text")
+			c.text = rawjson.Text(p, "text")
 		case "refusal":
-			c.kind, c.text = refusal, str(p, "refusal")
+			c.kind, c.text = refusal, rawjson.Text(p, "refusal")
 		case "image_url":
-			c.kind, c.media = image, mediaOf(str(field(p, "image_url"), "url"))
-			c.media.detail = str(field(p, "image_url"), "detail")
+			c.kind, c.media = image, mediaOf(rawjson.Text(rawjson.At(p, "image_url"), "url"))
+			c.media.detail = rawjson.Text(rawjson.At(p, "image_url"), "detail")
 		case "file":
-			f := field(p, "file")
-			c.kind, c.media = file, fileMedia(str(f, "file_data"), str(f, "file_id"), str(f, "filename"))
+			f := rawjson.At(p, "file")
+			c.kind, c.media = file, fileMedia(rawjson.Text(f, "file_data"), rawjson.Text(f, "file_id"),
+				rawjson.Text(f, "filename"))
 		case "input_audio":
-			c.kind, c.raw = audio, field(p, "input_audio")
+			c.kind, c.raw = audio, rawjson.At(p, "input_audio")
 		default:
 			r.refuse("messages", "a content part of type %q", kind)
 			continue
@@ -130,30 +137,30 @@ func fileMedia(data, id, name string) media {
 }
 
 func (r *request) chatTools(body []byte) {
-	for _, t := range rawjson.Elements(field(body, "tools")) {
-		in := field(t, "function")
-		if c := field(t, "custom"); len(c) > 0 {
-			r.tools = append(r.tools, tool{name: str(c, "name"), description: str(c, "description"), custom: true,
-				format: field(c, "format"), cache: cacheOf(t)})
+	for _, t := range rawjson.Elements(rawjson.At(body, "tools")) {
+		in := rawjson.At(t, "function")
+		if c := rawjson.At(t, "custom"); len(c) > 0 {
+			r.tools = append(r.tools, tool{name: rawjson.Text(c, "name"), description: rawjson.Text(c, "description"),
+				custom: true, format: rawjson.At(c, "format"), cache: cacheOf(t)})
 			continue
 		}
 		if len(in) == 0 {
-			r.refuse("tools", "a tool of type %q", str(t, "type"))
+			r.refuse("tools", "a tool of type %q", rawjson.Text(t, "type"))
 			continue
 		}
-		r.tools = append(r.tools, tool{name: str(in, "name"), description: str(in, "description"),
-			schema: field(in, "parameters"), strict: field(in, "strict"), cache: cacheOf(t)})
+		r.tools = append(r.tools, tool{name: rawjson.Text(in, "name"), description: rawjson.Text(in, "description"),
+			schema: rawjson.At(in, "parameters"), strict: rawjson.At(in, "strict"), cache: cacheOf(t)})
 	}
-	for _, f := range rawjson.Elements(field(body, "functions")) {
-		r.tools = append(r.tools, tool{name: str(f, "name"), description: str(f, "description"),
-			schema: field(f, "parameters")})
+	for _, f := range rawjson.Elements(rawjson.At(body, "functions")) {
+		r.tools = append(r.tools, tool{name: rawjson.Text(f, "name"), description: rawjson.Text(f, "description"),
+			schema: rawjson.At(f, "parameters")})
 	}
-	raw := field(body, "tool_choice")
+	raw := rawjson.At(body, "tool_choice")
 	if len(raw) == 0 {
-		raw = field(body, "function_call")
+		raw = rawjson.At(body, "function_call")
 	}
 	r.choice = openAIChoice(raw)
-	r.choice.serial = string(field(body, "parallel_tool_calls")) == "false"
+	r.choice.serial = string(rawjson.At(body, "parallel_tool_calls")) == "false"
 	r.choice.parallel = flag(body, "parallel_tool_calls")
 }
 
@@ -167,23 +174,23 @@ func openAIChoice(raw []byte) (c toolChoice) {
 	}
 	name := func(t []byte) string {
 		for _, key := range []string{"function", "custom"} {
-			if in := field(t, key); len(in) > 0 {
-				return str(in, "name")
+			if in := rawjson.At(t, key); len(in) > 0 {
+				return rawjson.Text(in, "name")
 			}
 		}
-		return str(t, "name")
+		return rawjson.Text(t, "name")
 	}
-	switch kind := str(raw, "type"); {
+	switch kind := rawjson.Text(raw, "type"); {
 	case kind == "allowed_tools":
 		in := raw
-		if nested := field(raw, "allowed_tools"); len(nested) > 0 {
+		if nested := rawjson.At(raw, "allowed_tools"); len(nested) > 0 {
 			in = nested
 		}
 		c.mode = "auto"
-		if str(in, "mode") == "required" {
+		if rawjson.Text(in, "mode") == "required" {
 			c.mode = "any"
 		}
-		for _, t := range rawjson.Elements(field(in, "tools")) {
+		for _, t := range rawjson.Elements(rawjson.At(in, "tools")) {
 			c.allowed = append(c.allowed, name(t))
 		}
 	case name(raw) != "":

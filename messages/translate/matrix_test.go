@@ -225,3 +225,45 @@ func TestWhatIsSaid(t *testing.T) {
 		require.Equal(t, row.dropped, strings.Join(dropped, ", "), "%s", out)
 	}
 }
+
+// What means nothing on any wire is refused by name, and not left out.
+func TestWhatMeansNothingIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		client messages.Wire
+		more   string
+		param  string
+	}{
+		{messages.ChatWire, `"max_tokens":0`, "max_tokens"},
+		{messages.ChatWire, `"max_completion_tokens":-1`, "max_completion_tokens"},
+		{messages.ChatWire, `"tool_choice":"required"`, "tool_choice"},
+		{messages.ChatWire, `"messages":[{"role":"robot","content":"x"}]`, "messages[0].role"},
+		{messages.ResponsesWire, `"max_output_tokens":0`, "max_output_tokens"},
+		{messages.ResponsesWire, `"tool_choice":{"type":"function","name":"f"}`, "tool_choice"},
+		{messages.ResponsesWire, `"input":[{"role":"robot","content":"x"}]`, "input[0].role"},
+		{messages.ResponsesWire, `"input":[{"role":"user","content":[{"type":"input_image"}]}]`, "image"},
+		{messages.ResponsesWire, `"input":[{"type":"function_call_output","call_id":"a","output":[{"type":"input_file"}]}]`,
+			"file"},
+		{messages.ChatWire, `"messages":[{"role":"user","content":[{"type":"image_url"}]}]`, "image"},
+		{messages.MessagesWire, `"max_tokens":0`, "max_tokens"},
+		{messages.MessagesWire, `"max_tokens":"8"`, "max_tokens"},
+		{messages.MessagesWire, `"tool_choice":{"type":"any"}`, "tool_choice"},
+		{messages.MessagesWire, `"messages":[{"role":"tool","content":"x"}]`, "messages[0].role"},
+	} {
+		for _, provider := range wires {
+			body := []byte(`{"model":"m",` + row.more + `}`)
+			out, _, err := pair(row.client, provider).Request(body)
+			if provider == row.client {
+				require.Equal(t, string(body), string(out), "the provider judges")
+				continue
+			}
+			f, ok := errors.AsType[*messages.Fault](err)
+			require.True(t, ok, "%s to %s: %s", row.client, provider, row.more)
+			require.Equal(t, row.param, f.Param)
+		}
+	}
+	_, dropped, err := pair(messages.MessagesWire, messages.ChatWire).Request([]byte(`{"model":"m","max_tokens":9,` +
+		`"messages":[{"role":"user","content":"x"},{"role":"assistant","content":"{"}]}`))
+	require.NoError(t, err)
+	require.Equal(t, []string{"messages: the beginning of the answer"}, dropped)
+}

@@ -115,11 +115,11 @@ var efforts = map[string]string{
 
 // effortOf reads how much thinking a request of the messages wire wants.
 func effortOf(body []byte) string {
-	if e := str(field(body, "output_config"), "effort"); e != "" {
+	if e := rawjson.Text(rawjson.At(body, "output_config"), "effort"); e != "" {
 		return e
 	}
-	thinking := field(body, "thinking")
-	if str(thinking, "type") != "enabled" {
+	thinking := rawjson.At(body, "thinking")
+	if rawjson.Text(thinking, "type") != "enabled" {
 		return ""
 	}
 	switch n := integer(thinking, "budget_tokens"); {
@@ -141,16 +141,16 @@ func openAIEffort(e string) string {
 
 // formatOf reads a format in the words of chat (nested) or of responses and messages (flat).
 func formatOf(raw []byte) format {
-	kind := str(raw, "type")
+	kind := rawjson.Text(raw, "type")
 	if kind != "json_object" && kind != "json_schema" {
 		return format{}
 	}
 	in := raw
-	if nested := field(raw, "json_schema"); len(nested) > 0 {
+	if nested := rawjson.At(raw, "json_schema"); len(nested) > 0 {
 		in = nested
 	}
-	return format{kind: kind, name: str(in, "name"), description: str(in, "description"), schema: field(in, "schema"),
-		strict: field(in, "strict")}
+	return format{kind: kind, name: rawjson.Text(in, "name"), description: rawjson.Text(in, "description"),
+		schema: rawjson.At(in, "schema"), strict: rawjson.At(in, "strict")}
 }
 
 func (f format) fields() []any {

@@ -54,16 +54,16 @@ func (c *chatReader) read(chunk []byte) (out []delta) {
 		c.begun = true
 		out = append(out, delta{kind: began, text: view.ModelName(chunk)})
 	}
-	for _, choice := range rawjson.Elements(field(chunk, "choices")) {
+	for _, choice := range rawjson.Elements(rawjson.At(chunk, "choices")) {
 		if integer(choice, "index") != 0 {
 			continue
 		}
-		out = append(out, c.delta(field(choice, "delta"))...)
-		if why := str(choice, "finish_reason"); why != "" {
+		out = append(out, c.delta(rawjson.At(choice, "delta"))...)
+		if why := rawjson.Text(choice, "finish_reason"); why != "" {
 			out = append(append(out, c.signed()...), delta{kind: finished, text: finishOf(why)})
 		}
 	}
-	if u := field(chunk, "usage"); len(u) > 0 && !rawjson.IsNull(u) {
+	if u := rawjson.At(chunk, "usage"); len(u) > 0 && !rawjson.IsNull(u) {
 		out = append(out, delta{kind: counted, usage: view.Of(messages.ChatWire).Usage(chunk)})
 	}
 	return out
@@ -79,57 +79,58 @@ func finishOf(why string) string {
 
 func (c *chatReader) delta(d []byte) (out []delta) {
 	for _, key := range []string{"reasoning_content", "reasoning"} {
-		if s := str(d, key); s != "" {
+		if s := rawjson.Text(d, key); s != "" {
 			out = append(out, delta{kind: thinks, text: s})
 			break
 		}
 	}
-	for _, p := range rawjson.Elements(field(d, "reasoning_details")) {
+	for _, p := range rawjson.Elements(rawjson.At(d, "reasoning_details")) {
 		c.detail(p)
 	}
-	if s := str(d, "content"); s != "" {
+	if s := rawjson.Text(d, "content"); s != "" {
 		out = append(append(out, c.signed()...), delta{kind: saidText, text: s})
 	}
-	for _, p := range rawjson.Elements(field(d, "content")) {
-		if s := str(p, "text"); s != "" {
+	for _, p := range rawjson.Elements(rawjson.At(d, "content")) {
+		if s := rawjson.Text(p, "text"); s != "" {
 			out = append(append(out, c.signed()...), delta{kind: saidText, text: s})
 		}
 	}
-	if s := str(d, "refusal"); s != "" {
+	if s := rawjson.Text(d, "refusal"); s != "" {
 		out = append(append(out, c.signed()...), delta{kind: saidNo, text: s})
 	}
-	for _, t := range rawjson.Elements(field(d, "tool_calls")) {
+	for _, t := range rawjson.Elements(rawjson.At(d, "tool_calls")) {
 		out = append(append(out, c.signed()...), c.call(t)...)
 	}
-	if f := field(d, "function_call"); len(f) > 0 && f[0] == '{' {
-		out = append(out, c.call(obj("index", 0, "id", str(f, "name"), "function", f))...)
+	if f := rawjson.At(d, "function_call"); len(f) > 0 && f[0] == '{' {
+		out = append(out, c.call(obj("index", 0, "id", rawjson.Text(f, "name"), "function", f))...)
 	}
 	return out
 }
 
 func (c *chatReader) call(t []byte) (out []delta) {
-	index := string(field(t, "index"))
+	index := string(rawjson.At(t, "index"))
 	if index == "" {
-		index = "id " + str(t, "id")
-		if str(t, "id") == "" && len(c.indexes) > 0 {
+		index = "id " + rawjson.Text(t, "id")
+		if rawjson.Text(t, "id") == "" && len(c.indexes) > 0 {
 			index = c.indexes[len(c.indexes)-1]
 		}
 	}
 	at := slices.Index(c.indexes, index)
-	in, args := field(t, "function"), "arguments"
+	in, args := rawjson.At(t, "function"), "arguments"
 	custom := len(in) == 0
 	if custom {
-		in, args = field(t, "custom"), "input"
+		in, args = rawjson.At(t, "custom"), "input"
 	}
 	if at < 0 {
 		at = len(c.indexes)
 		c.indexes = append(c.indexes, index)
-		if v := field(t, "extra_content"); len(v) > 0 && !rawjson.IsNull(v) {
-			out = append(out, delta{kind: signs, raw: obj("type", "extra", "call", str(t, "id"), "value", v)})
+		if v := rawjson.At(t, "extra_content"); len(v) > 0 && !rawjson.IsNull(v) {
+			out = append(out, delta{kind: signs, raw: obj("type", "extra", "call", rawjson.Text(t, "id"), "value", v)})
 		}
-		out = append(out, delta{kind: callBegan, at: at, id: str(t, "id"), name: str(in, "name"), custom: custom})
+		out = append(out, delta{kind: callBegan, at: at, id: rawjson.Text(t, "id"), name: rawjson.Text(in, "name"),
+			custom: custom})
 	}
-	if s := str(in, args); s != "" {
+	if s := rawjson.Text(in, args); s != "" {
 		out = append(out, delta{kind: callArgs, at: at, text: s})
 	}
 	return out
@@ -137,7 +138,7 @@ func (c *chatReader) call(t []byte) (out []delta) {
 
 // detail adds a piece of reasoning_details to the element that it belongs to.
 func (c *chatReader) detail(p []byte) {
-	index := string(field(p, "index"))
+	index := string(rawjson.At(p, "index"))
 	at := slices.IndexFunc(c.details, func(d detail) bool { return d.index == index })
 	if at < 0 || index == "" {
 		c.details = append(c.details, detail{index, p})
@@ -148,7 +149,7 @@ func (c *chatReader) detail(p []byte) {
 		s, is := rawjson.IsString(v)
 		switch {
 		case is && (key == "text" || key == "summary" || key == "data" || key == "signature"):
-			raw = rawjson.SetFieldString(raw, key, str(raw, key)+s)
+			raw = rawjson.SetFieldString(raw, key, rawjson.Text(raw, key)+s)
 		case !rawjson.IsNull(v):
 			raw = rawjson.SetField(raw, key, v)
 		}
@@ -159,7 +160,7 @@ func (c *chatReader) detail(p []byte) {
 // signed returns the reasoning that only its maker can read, once it is whole: when something else begins.
 func (c *chatReader) signed() (out []delta) {
 	for _, d := range c.details {
-		if str(d.raw, "signature") != "" || str(d.raw, "data") != "" {
+		if rawjson.Text(d.raw, "signature") != "" || rawjson.Text(d.raw, "data") != "" {
 			out = append(out, delta{kind: signs, raw: d.raw})
 		}
 	}
@@ -182,25 +183,25 @@ func (m *messagesReader) read(e []byte) (out []delta) {
 	switch events.Name(e) {
 	case "message_start":
 		m.calls, m.thinking, m.signs = map[int]int{}, map[int]*strings.Builder{}, map[int]*strings.Builder{}
-		m.usage = field(e, "message", "usage")
-		return []delta{{kind: began, text: view.ModelName(field(e, "message"))}}
+		m.usage = rawjson.At(e, "message", "usage")
+		return []delta{{kind: began, text: view.ModelName(rawjson.At(e, "message"))}}
 	case "content_block_start":
-		return m.start(index, field(e, "content_block"))
+		return m.start(index, rawjson.At(e, "content_block"))
 	case "content_block_delta":
-		return m.delta(index, field(e, "delta"))
+		return m.delta(index, rawjson.At(e, "delta"))
 	case "content_block_stop":
 		if s := m.signs[index]; s != nil {
 			return []delta{{kind: signs, raw: obj("type", "thinking", "thinking", m.thinking[index].String(),
 				"signature", s.String())}}
 		}
 	case "message_delta":
-		if u := field(e, "usage"); len(u) > 0 {
+		if u := rawjson.At(e, "usage"); len(u) > 0 {
 			if len(m.usage) == 0 || rawjson.IsNull(m.usage) {
 				m.usage = []byte("{}")
 			}
 			rawjson.EachField(u, func(key string, raw []byte) { m.usage = rawjson.SetField(m.usage, key, raw) })
 		}
-		if why := str(field(e, "delta"), "stop_reason"); why != "" {
+		if why := rawjson.Text(rawjson.At(e, "delta"), "stop_reason"); why != "" {
 			if f, ok := view.StopReasons[why]; ok {
 				why = f
 			}
@@ -212,22 +213,23 @@ func (m *messagesReader) read(e []byte) (out []delta) {
 }
 
 func (m *messagesReader) start(index int, b []byte) (out []delta) {
-	switch str(b, "type") {
+	switch rawjson.Text(b, "type") {
 	case "text":
-		if s := str(b, "text"); s != "" {
+		if s := rawjson.Text(b, "text"); s != "" {
 			return []delta{{kind: saidText, text: s}}
 		}
 	case "thinking":
 		m.thinking[index] = &strings.Builder{}
-		return append(m.delta(index, obj("type", "thinking_delta", "thinking", str(b, "thinking"))),
-			m.delta(index, obj("type", "signature_delta", "signature", str(b, "signature")))...)
+		return append(m.delta(index, obj("type", "thinking_delta", "thinking", rawjson.Text(b, "thinking"))),
+			m.delta(index, obj("type", "signature_delta", "signature", rawjson.Text(b, "signature")))...)
 	case "redacted_thinking":
 		return []delta{{kind: signs, raw: b}}
 	case "tool_use":
 		m.calls[index] = m.count
 		m.count++
-		out = append(out, delta{kind: callBegan, at: m.calls[index], id: str(b, "id"), name: str(b, "name")})
-		if in := field(b, "input"); len(in) > 0 && string(in) != "{}" {
+		out = append(out, delta{kind: callBegan, at: m.calls[index], id: rawjson.Text(b, "id"),
+			name: rawjson.Text(b, "name")})
+		if in := rawjson.At(b, "input"); len(in) > 0 && string(in) != "{}" {
 			out = append(out, delta{kind: callArgs, at: m.calls[index], text: string(in)})
 		}
 	}
@@ -235,20 +237,20 @@ func (m *messagesReader) start(index int, b []byte) (out []delta) {
 }
 
 func (m *messagesReader) delta(index int, d []byte) []delta {
-	switch str(d, "type") {
+	switch rawjson.Text(d, "type") {
 	case "text_delta":
-		return []delta{{kind: saidText, text: str(d, "text")}}
+		return []delta{{kind: saidText, text: rawjson.Text(d, "text")}}
 	case "input_json_delta":
-		if at, ok := m.calls[index]; ok && str(d, "partial_json") != "" {
-			return []delta{{kind: callArgs, at: at, text: str(d, "partial_json")}}
+		if at, ok := m.calls[index]; ok && rawjson.Text(d, "partial_json") != "" {
+			return []delta{{kind: callArgs, at: at, text: rawjson.Text(d, "partial_json")}}
 		}
 	case "thinking_delta":
-		if b := m.thinking[index]; b != nil && str(d, "thinking") != "" {
-			b.WriteString(str(d, "thinking"))
-			return []delta{{kind: thinks, text: str(d, "thinking")}}
+		if b := m.thinking[index]; b != nil && rawjson.Text(d, "thinking") != "" {
+			b.WriteString(rawjson.Text(d, "thinking"))
+			return []delta{{kind: thinks, text: rawjson.Text(d, "thinking")}}
 		}
 	case "signature_delta":
-		if s := str(d, "signature"); s != "" && m.thinking[index] != nil {
+		if s := rawjson.Text(d, "signature"); s != "" && m.thinking[index] != nil {
 			if m.signs[index] == nil {
 				m.signs[index] = &strings.Builder{}
 			}
@@ -271,32 +273,32 @@ func (r *responsesReader) read(e []byte) (out []delta) {
 	switch events.Name(e) {
 	case "response.created":
 		r.calls, r.had = map[int]int{}, map[int]bool{}
-		return []delta{{kind: began, text: view.ModelName(field(e, "response"))}}
+		return []delta{{kind: began, text: view.ModelName(rawjson.At(e, "response"))}}
 	case "response.output_text.delta":
-		return []delta{{kind: saidText, text: str(e, "delta")}}
+		return []delta{{kind: saidText, text: rawjson.Text(e, "delta")}}
 	case "response.refusal.delta":
-		return []delta{{kind: saidNo, text: str(e, "delta")}}
+		return []delta{{kind: saidNo, text: rawjson.Text(e, "delta")}}
 	case "response.reasoning_summary_part.added":
 		if integer(e, "summary_index") > 0 {
 			return []delta{{kind: thinks, text: "\n\n"}}
 		}
 	case "response.reasoning_summary_text.delta", "response.reasoning_text.delta":
-		return []delta{{kind: thinks, text: str(e, "delta")}}
+		return []delta{{kind: thinks, text: rawjson.Text(e, "delta")}}
 	case "response.output_item.added":
-		return r.added(index, field(e, "item"))
+		return r.added(index, rawjson.At(e, "item"))
 	case "response.function_call_arguments.delta", "response.custom_tool_call_input.delta":
-		if at, ok := r.calls[index]; ok && str(e, "delta") != "" {
+		if at, ok := r.calls[index]; ok && rawjson.Text(e, "delta") != "" {
 			r.had[index] = true
-			return []delta{{kind: callArgs, at: at, text: str(e, "delta")}}
+			return []delta{{kind: callArgs, at: at, text: rawjson.Text(e, "delta")}}
 		}
 	case "response.output_item.done":
-		return r.done(index, field(e, "item"))
+		return r.done(index, rawjson.At(e, "item"))
 	case "response.completed", "response.incomplete":
-		reply, v := field(e, "response"), view.Of(messages.ResponsesWire)
+		reply, v := rawjson.At(e, "response"), view.Of(messages.ResponsesWire)
 		for _, c := range v.Choices(reply) {
 			out = append(out, delta{kind: finished, text: c.Finish()})
 		}
-		if u := field(reply, "usage"); len(u) > 0 && !rawjson.IsNull(u) {
+		if u := rawjson.At(reply, "usage"); len(u) > 0 && !rawjson.IsNull(u) {
 			out = append(out, delta{kind: counted, usage: v.Usage(reply)})
 		}
 	}
@@ -304,21 +306,21 @@ func (r *responsesReader) read(e []byte) (out []delta) {
 }
 
 func (r *responsesReader) added(index int, item []byte) []delta {
-	kind := str(item, "type")
+	kind := rawjson.Text(item, "type")
 	if r.calls == nil || kind != "function_call" && kind != "custom_tool_call" {
 		return nil
 	}
 	at := r.count
 	r.count++
 	r.calls[index] = at
-	return []delta{{kind: callBegan, at: at, id: str(item, "call_id"), name: str(item, "name"),
+	return []delta{{kind: callBegan, at: at, id: rawjson.Text(item, "call_id"), name: rawjson.Text(item, "name"),
 		custom: kind == "custom_tool_call"}}
 }
 
 func (r *responsesReader) done(index int, item []byte) (out []delta) {
-	switch kind := str(item, "type"); kind {
+	switch kind := rawjson.Text(item, "type"); kind {
 	case "reasoning":
-		if str(item, "encrypted_content") != "" {
+		if rawjson.Text(item, "encrypted_content") != "" {
 			return []delta{{kind: signs, raw: item}}
 		}
 	case "function_call", "custom_tool_call":
@@ -326,7 +328,7 @@ func (r *responsesReader) done(index int, item []byte) (out []delta) {
 			out = r.added(index, item)
 		}
 		at, known := r.calls[index]
-		if args := str(item, "arguments") + str(item, "input"); known && !r.had[index] && args != "" {
+		if args := rawjson.Text(item, "arguments") + rawjson.Text(item, "input"); known && !r.had[index] && args != "" {
 			out = append(out, delta{kind: callArgs, at: at, text: args})
 		}
 	}

@@ -118,6 +118,45 @@ func (r *request) tidy() {
 	r.turns = out
 }
 
+// sound refuses what no wire can mean.
+func (r *request) sound() {
+	if (r.choice.mode == "any" || r.choice.mode == "tool") && len(r.tools) == 0 {
+		r.refuse("tool_choice", "there is no tool to choose")
+	}
+	for _, t := range r.turns {
+		r.hasMedia(t.parts)
+		for _, p := range t.parts {
+			r.hasMedia(p.inner)
+		}
+	}
+	if n := len(r.turns); r.pair.Client == messages.MessagesWire && n > 0 && r.turns[n-1].role == "assistant" {
+		r.drop("messages: the beginning of the answer") // others take it for an answer that is over
+	}
+}
+
+// hasMedia refuses images and files of which only the frame is there.
+func (r *request) hasMedia(parts []part) {
+	for _, p := range parts {
+		empty := p.media.link() == "" && p.media.id == ""
+		switch {
+		case p.kind == image && empty:
+			r.refuse("image", "an image without a picture: give its address, its bytes or its id")
+		case p.kind == file && empty:
+			r.refuse("file", "a file without content: give its address, its bytes or its id")
+		}
+	}
+}
+
+// limited reads a limit of tokens. One that allows none would be no limit on other wires.
+func (r *request) limited(body []byte, key string) int64 {
+	raw := rawjson.At(body, key)
+	n, ok := rawjson.Int(raw)
+	if !rawjson.IsNull(raw) && (!ok || n < 1) {
+		r.refuse(key, "a limit must be a whole number of 1 or more")
+	}
+	return n
+}
+
 // leftover says which fields of a body were not read.
 func (r *request) leftover(body []byte, known map[string]bool) {
 	rawjson.EachField(body, func(key string, raw []byte) {
@@ -242,14 +281,14 @@ func cached(ttl string) []byte {
 
 // cacheOf reads a cache_control, or a prompt_cache_breakpoint.
 func cacheOf(p []byte) string {
-	if c := field(p, "cache_control"); len(c) > 0 && c[0] == '{' {
-		if str(c, "ttl") == "1h" {
+	if c := rawjson.At(p, "cache_control"); len(c) > 0 && c[0] == '{' {
+		if rawjson.Text(c, "ttl") == "1h" {
 			return "1h"
 		}
 		return "5m"
 	}
-	if c := field(p, "prompt_cache_breakpoint"); len(c) > 0 && c[0] == '{' {
-		if str(c, "ttl") == "12h" {
+	if c := rawjson.At(p, "prompt_cache_breakpoint"); len(c) > 0 && c[0] == '{' {
+		if rawjson.Text(c, "ttl") == "12h" {
 			return "1h"
 		}
 		return "5m"

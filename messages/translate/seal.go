@@ -44,7 +44,7 @@ var reasoning = []string{
 // mine opens a seal for the pair's owner; nil if it is another's or none.
 func (p Pair) mine(s string) []byte {
 	owner, piece, _ := opened(s)
-	if owner != p.sealer() || piece == nil || !slices.Contains(reasoning, str(piece, "type")) {
+	if owner != p.sealer() || piece == nil || !slices.Contains(reasoning, rawjson.Text(piece, "type")) {
 		return nil
 	}
 	return piece
@@ -75,11 +75,11 @@ var signatures = map[messages.Wire]signed{
 func (p Pair) Own(body []byte, native bool) []byte {
 	at := signatures[p.Provider.Or()]
 	keep := func(piece []byte) []byte {
-		key, ok := at.fields[str(piece, "type")]
+		key, ok := at.fields[rawjson.Text(piece, "type")]
 		if !ok {
 			return piece
 		}
-		s := str(piece, key)
+		s := rawjson.Text(piece, key)
 		owner, raw, sealed := opened(s)
 		switch {
 		case !sealed && (native || s == ""):
@@ -95,11 +95,11 @@ func (p Pair) Own(body []byte, native bool) []byte {
 		}
 		return raw
 	}
-	list, changed := filter(field(body, at.list), func(e []byte) []byte {
+	list, changed := filter(rawjson.At(body, at.list), func(e []byte) []byte {
 		if at.inner == "" {
 			return keep(e)
 		}
-		inner, changed := filter(field(e, at.inner), keep)
+		inner, changed := filter(rawjson.At(e, at.inner), keep)
 		if !changed {
 			return e
 		}
@@ -132,12 +132,12 @@ func filter(raw []byte, edit func([]byte) []byte) (out []byte, changed bool) {
 func (p Pair) Seal(piece []byte) []byte {
 	at := signatures[p.Provider.Or()]
 	return walk(piece, func(obj []byte) []byte {
-		kind := str(obj, "type")
+		kind := rawjson.Text(obj, "type")
 		key, ok := at.fields[kind]
 		if kind == "signature_delta" {
 			key, ok = "signature", true
 		}
-		if s := str(obj, key); ok && s != "" {
+		if s := rawjson.Text(obj, key); ok && s != "" {
 			if _, _, sealed := opened(s); !sealed {
 				return rawjson.SetFieldString(obj, key, p.seal(rawjson.Encode(s)))
 			}

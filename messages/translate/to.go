@@ -26,7 +26,7 @@ func (t tool) schemaOr() []byte {
 		return []byte(wrapped)
 	case len(t.schema) == 0 || rawjson.IsNull(t.schema):
 		return []byte(`{"type":"object","properties":{}}`)
-	case t.schema[0] == '{' && len(field(t.schema, "type")) == 0:
+	case t.schema[0] == '{' && len(rawjson.At(t.schema, "type")) == 0:
 		return rawjson.SetFieldString(t.schema, "type", "object")
 	}
 	return t.schema

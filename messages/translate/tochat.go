@@ -150,8 +150,8 @@ func (r *request) chatAssistant(parts []part) []byte {
 	extras := map[string][]byte{}
 	for _, p := range parts {
 		switch {
-		case p.kind == thought && str(p.raw, "type") == "extra":
-			extras[callID(str(p.raw, "call"))] = field(p.raw, "value")
+		case p.kind == thought && rawjson.Text(p.raw, "type") == "extra":
+			extras[callID(rawjson.Text(p.raw, "call"))] = rawjson.At(p.raw, "value")
 		case p.kind == thought:
 			details = append(details, p.raw)
 		case p.kind == refusal:

@@ -62,7 +62,7 @@ func (r *request) toMessages() []byte {
 
 // thoughtful drops the settings that exclude thinking on this wire.
 func (r *request) thoughtful(body []byte) []byte {
-	if str(field(body, "thinking"), "type") != "adaptive" {
+	if rawjson.Text(rawjson.At(body, "thinking"), "type") != "adaptive" {
 		return body
 	}
 	for _, key := range []string{"temperature", "top_p", "top_k"} {
@@ -81,7 +81,7 @@ func (r *request) thoughtful(body []byte) []byte {
 func (r *request) messagesToolsOut(body []byte) []byte {
 	var tools [][]byte
 	for _, t := range r.offered() {
-		if t.custom && len(t.format) > 0 && str(t.format, "type") == "grammar" {
+		if t.custom && len(t.format) > 0 && rawjson.Text(t.format, "type") == "grammar" {
 			r.drop("tools.format grammar")
 		}
 		tools = append(tools, obj("name", t.name, "description", text0(t.description), "input_schema", t.schemaOr(),
@@ -101,7 +101,7 @@ func (r *request) messagesToolsOut(body []byte) []byte {
 		r.refuse("tool_choice", "nobody runs the tool %s here", c.name)
 	}
 	forced := r.choice.mode == "any" || r.choice.mode == "tool"
-	if t := field(body, "thinking"); str(t, "type") == "adaptive" && forced {
+	if t := rawjson.At(body, "thinking"); rawjson.Text(t, "type") == "adaptive" && forced {
 		body = rawjson.DropField(body, "thinking") // a forced tool and thinking exclude each other there
 		r.drop("reasoning with a forced tool")
 	}

@@ -63,8 +63,8 @@ func (r *request) toResponses() []byte {
 
 // customFormat flattens the grammar of a chat request.
 func customFormat(f []byte) []byte {
-	if g := field(f, "grammar"); len(g) > 0 {
-		return obj("type", "grammar", "syntax", field(g, "syntax"), "definition", field(g, "definition"))
+	if g := rawjson.At(f, "grammar"); len(g) > 0 {
+		return obj("type", "grammar", "syntax", rawjson.At(g, "syntax"), "definition", rawjson.At(g, "definition"))
 	}
 	return f
 }

@@ -47,6 +47,7 @@ func (p Pair) Request(body []byte) (out []byte, dropped []string, err error) {
 		r.fromChat(body)
 	}
 	r.tidy()
+	r.sound()
 	switch p.Provider.Or() {
 	case messages.ResponsesWire:
 		out = r.toResponses()
@@ -126,21 +127,12 @@ func (s *Stream) Add(piece []byte) (out [][]byte) {
 // End returns the pieces that end the client's stream, once the provider's has ended well.
 func (s *Stream) End() [][]byte { return s.to.end() }
 
-func str(obj []byte, key string) string { s, _ := rawjson.FieldString(obj, key); return s }
-
-func field(obj []byte, path ...string) []byte {
-	for _, key := range path {
-		obj, _ = rawjson.Field(obj, key)
-	}
-	return obj
-}
-
 func integer(obj []byte, key string) int {
-	n, _ := rawjson.Int(field(obj, key))
+	n, _ := rawjson.Int(rawjson.At(obj, key))
 	return int(n)
 }
 
-func flag(obj []byte, key string) bool { return string(field(obj, key)) == "true" }
+func flag(obj []byte, key string) bool { return string(rawjson.At(obj, key)) == "true" }
 
 // obj writes an object of pairs of key and value; a []byte is raw JSON, and an empty one leaves its key out.
 func obj(pairs ...any) []byte {

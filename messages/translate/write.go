@@ -22,20 +22,20 @@ func readNames(w messages.Wire, body []byte) map[string]toolName {
 	switch w {
 	case messages.ResponsesWire:
 		note := func(space string, t []byte) {
-			if kind := str(t, "type"); space != "" || kind == "custom" {
-				out[flatName(space, str(t, "name"))] = toolName{space, str(t, "name"), kind == "custom"}
+			if kind := rawjson.Text(t, "type"); space != "" || kind == "custom" {
+				out[flatName(space, rawjson.Text(t, "name"))] = toolName{space, rawjson.Text(t, "name"), kind == "custom"}
 			}
 		}
-		eachTool(field(body, "tools"), "", note)
-		for _, item := range rawjson.Elements(field(body, "input")) {
-			if str(item, "type") == "additional_tools" {
-				eachTool(field(item, "tools"), "", note)
+		eachTool(rawjson.At(body, "tools"), "", note)
+		for _, item := range rawjson.Elements(rawjson.At(body, "input")) {
+			if rawjson.Text(item, "type") == "additional_tools" {
+				eachTool(rawjson.At(item, "tools"), "", note)
 			}
 		}
 	case messages.ChatWire:
-		for _, t := range rawjson.Elements(field(body, "tools")) {
-			if c := field(t, "custom"); len(c) > 0 {
-				out[str(c, "name")] = toolName{name: str(c, "name"), custom: true}
+		for _, t := range rawjson.Elements(rawjson.At(body, "tools")) {
+			if c := rawjson.At(t, "custom"); len(c) > 0 {
+				out[rawjson.Text(c, "name")] = toolName{name: rawjson.Text(c, "name"), custom: true}
 			}
 		}
 	}

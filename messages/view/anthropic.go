@@ -16,12 +16,12 @@ func (anthropic) Wire() messages.Wire { return messages.MessagesWire }
 
 func (v anthropic) Messages(request []byte) []Msg {
 	var out []Msg
-	if raw := field(request, "system"); isText(raw) {
+	if raw := rawjson.At(request, "system"); isText(raw) {
 		out = append(out, Msg{of: v, role: "system", parts: [][]byte{raw}, home: home{place: inField}})
 	} else if blocks := rawjson.Elements(raw); len(blocks) > 0 {
 		out = append(out, Msg{of: v, role: "system", parts: blocks, home: home{place: inField}})
 	}
-	for i, raw := range rawjson.Elements(field(request, "messages")) {
+	for i, raw := range rawjson.Elements(rawjson.At(request, "messages")) {
 		out = append(out, v.turn(i+1, raw)...)
 	}
 	return out
@@ -29,15 +29,15 @@ func (v anthropic) Messages(request []byte) []Msg {
 
 // turn reads one message; each result of a tool in it is a message of its own.
 func (v anthropic) turn(n int, raw []byte) (out []Msg) {
-	role, at := str(raw, "role"), home{turn: n, raw: raw}
-	content := field(raw, "content")
+	role, at := rawjson.Text(raw, "role"), home{turn: n, raw: raw}
+	content := rawjson.At(raw, "content")
 	if isText(content) {
 		return []Msg{{of: v, role: role, parts: [][]byte{content}, home: at}}
 	}
 	open := false // the last message takes further blocks
 	for _, b := range rawjson.Elements(content) {
 		switch {
-		case str(b, "type") == "tool_result":
+		case rawjson.Text(b, "type") == "tool_result":
 			out, open = append(out, Msg{of: v, role: "tool", parts: [][]byte{b}, home: at}), false
 		case open:
 			last := &out[len(out)-1]
@@ -72,7 +72,7 @@ func (v anthropic) WithMessages(request []byte, msgs []Msg) []byte {
 	for i, t := range turns {
 		out[i] = t.raw()
 	}
-	if same(rawjson.Elements(field(request, "messages")), out) {
+	if same(rawjson.Elements(rawjson.At(request, "messages")), out) {
 		return request
 	}
 	return rawjson.SetField(request, "messages", rawjson.Array(out))
@@ -89,7 +89,7 @@ func withSystem(request []byte, parts [][]byte) []byte {
 		return request
 	case len(parts) == 1 && (isText(parts[0]) || !has):
 		if !isText(parts[0]) {
-			parts[0] = rawjson.Encode(str(parts[0], "text"))
+			parts[0] = rawjson.Encode(rawjson.Text(parts[0], "text"))
 		}
 		return set(request, "system", parts[0])
 	}
@@ -141,7 +141,7 @@ func (t turn) raw() []byte {
 		}
 		return rawjson.SetField(head, "content", rawjson.Array(asBlocks(t.parts)))
 	}
-	old := field(t.home.raw, "content")
+	old := rawjson.At(t.home.raw, "content")
 	if len(t.parts) == 1 && isText(t.parts[0]) {
 		return set(t.home.raw, "content", t.parts[0])
 	}
@@ -186,7 +186,7 @@ func (v anthropic) Choices(reply []byte) []Choice {
 
 func (anthropic) WithChoices(reply []byte, choices []Choice) []byte {
 	for _, c := range choices {
-		if !same(rawjson.Elements(field(reply, "content")), c.msg.parts) {
+		if !same(rawjson.Elements(rawjson.At(reply, "content")), c.msg.parts) {
 			reply = rawjson.SetField(reply, "content", rawjson.Array(c.msg.parts))
 		}
 	}
@@ -200,7 +200,7 @@ var StopReasons = map[string]string{
 }
 
 func (anthropic) finish(reply []byte) string {
-	reason := str(reply, "stop_reason")
+	reason := rawjson.Text(reply, "stop_reason")
 	if f, ok := StopReasons[reason]; ok {
 		return f
 	}
@@ -209,7 +209,7 @@ func (anthropic) finish(reply []byte) string {
 
 // Usage adds what was read from and written to a cache to the input, which this wire counts apart.
 func (anthropic) Usage(reply []byte) Usage {
-	u := field(reply, "usage")
+	u := rawjson.At(reply, "usage")
 	out := Usage{
 		CacheRead: count(u, "cache_read_input_tokens"), CacheWrite: count(u, "cache_creation_input_tokens"),
 		Output: count(u, "output_tokens"), Reasoning: count(u, "output_tokens_details", "thinking_tokens"),
@@ -238,7 +238,7 @@ func (anthropic) content(block []byte) (raw []byte, types []string, with func([]
 		return block, nil, func(raw []byte) []byte { return raw }
 	}
 	key := "text"
-	switch str(block, "type") {
+	switch rawjson.Text(block, "type") {
 	case "text":
 	case "tool_result":
 		key = "content"
@@ -256,7 +256,7 @@ func (anthropic) content(block []byte) (raw []byte, types []string, with func([]
 }
 
 func (anthropic) call(block []byte) (args string, ok bool) {
-	return "input", str(block, "type") == "tool_use"
+	return "input", rawjson.Text(block, "type") == "tool_use"
 }
 
 func (anthropic) callID() string   { return "id" }
@@ -265,4 +265,6 @@ func (anthropic) object() bool     { return true }
 
 func (anthropic) text(text string) []byte { return textPart("text", text) }
 
-func (anthropic) says(block []byte) bool { return !isText(block) && str(block, "type") != "text" }
+func (anthropic) says(block []byte) bool {
+	return !isText(block) && rawjson.Text(block, "type") != "text"
+}

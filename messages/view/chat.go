@@ -13,7 +13,7 @@ type chat struct{}
 func (chat) Wire() messages.Wire { return messages.ChatWire }
 
 func (chat) Messages(request []byte) []Msg {
-	elems := rawjson.Elements(field(request, "messages"))
+	elems := rawjson.Elements(rawjson.At(request, "messages"))
 	out := make([]Msg, len(elems))
 	for i, e := range elems {
 		out[i] = Msg{Raw: e}
@@ -26,7 +26,7 @@ func (chat) WithMessages(request []byte, msgs []Msg) []byte {
 	for i, m := range msgs {
 		elems[i] = m.Raw
 	}
-	if same(rawjson.Elements(field(request, "messages")), elems) {
+	if same(rawjson.Elements(rawjson.At(request, "messages")), elems) {
 		return request
 	}
 	return rawjson.SetField(request, "messages", rawjson.Array(elems))
@@ -54,7 +54,7 @@ func (v chat) AppendSystem(request []byte, text string) []byte {
 	if at < 0 {
 		return v.WithMessages(request, append([]Msg{v.NewMsg("system", text)}, msgs...))
 	}
-	content := appendText(field(msgs[at].Raw, "content"), text, "text")
+	content := appendText(rawjson.At(msgs[at].Raw, "content"), text, "text")
 	msgs[at] = Msg{Raw: rawjson.SetField(msgs[at].Raw, "content", content)}
 	return v.WithMessages(request, msgs)
 }
@@ -97,7 +97,7 @@ func (chat) OutputLimit(request []byte) int64 {
 }
 
 func (chat) Choices(reply []byte) []Choice {
-	elems := rawjson.Elements(field(reply, "choices"))
+	elems := rawjson.Elements(rawjson.At(reply, "choices"))
 	out := make([]Choice, len(elems))
 	for i, e := range elems {
 		out[i] = Choice{Raw: e}
@@ -110,14 +110,14 @@ func (chat) WithChoices(reply []byte, choices []Choice) []byte {
 	for i, c := range choices {
 		elems[i] = c.Raw
 	}
-	if same(rawjson.Elements(field(reply, "choices")), elems) {
+	if same(rawjson.Elements(rawjson.At(reply, "choices")), elems) {
 		return reply
 	}
 	return rawjson.SetField(reply, "choices", rawjson.Array(elems))
 }
 
 func (chat) Usage(reply []byte) Usage {
-	u := field(reply, "usage")
+	u := rawjson.At(reply, "usage")
 	return Usage{
 		Input: count(u, "prompt_tokens"), CacheRead: count(u, "prompt_tokens_details", "cached_tokens"),
 		CacheWrite: count(u, "prompt_tokens_details", "cache_write_tokens"),
@@ -166,6 +166,6 @@ func chatSays(m Msg) bool {
 		}
 	}
 	return slices.ContainsFunc(slices.Concat(contents, Thoughts), func(key string) bool {
-		return !nothing(field(m.Raw, key))
+		return !nothing(rawjson.At(m.Raw, key))
 	})
 }

@@ -24,7 +24,7 @@ func (v embeddings) Messages(request []byte) []Msg {
 }
 
 func inputs(request []byte) [][]byte {
-	raw := field(request, "input")
+	raw := rawjson.At(request, "input")
 	if isText(raw) {
 		return [][]byte{raw}
 	}
@@ -49,7 +49,7 @@ func (v embeddings) WithMessages(request []byte, msgs []Msg) []byte {
 	switch {
 	case n != len(msgs) || same(inputs(request), list):
 		return request
-	case isText(field(request, "input")):
+	case isText(rawjson.At(request, "input")):
 		return rawjson.SetField(request, "input", list[0])
 	}
 	return rawjson.SetField(request, "input", rawjson.Array(list))

@@ -29,7 +29,7 @@ func Estimate(v View, request []byte) int64 {
 			}
 		}
 	}
-	tools := rawjson.Elements(field(request, "tools"))
+	tools := rawjson.Elements(rawjson.At(request, "tools"))
 	for _, t := range tools {
 		chars += len(t)
 	}

@@ -66,7 +66,7 @@ func (m Msg) Bytes() []byte {
 // Role returns the role: system, developer, user, assistant, tool or function.
 func (m Msg) Role() string {
 	if m.of == nil {
-		return str(m.Raw, "role")
+		return rawjson.Text(m.Raw, "role")
 	}
 	return m.role
 }
@@ -77,7 +77,7 @@ func (m Msg) System() bool { r := m.Role(); return r == "system" || r == "develo
 // Text returns what the message says, its text parts joined by a newline. Images, thoughts and the like are left out.
 func (m Msg) Text() string {
 	if m.of == nil {
-		return textOf(field(m.Raw, "content"), "text")
+		return textOf(rawjson.At(m.Raw, "content"), "text")
 	}
 	var out []string
 	for _, p := range m.parts {
@@ -185,12 +185,12 @@ func (m Msg) WithoutEmptyTexts() (out Msg, ok bool) {
 // Kinds returns the types of the message's parts that are neither text nor tool calls: image_url, thinking.
 func (m Msg) Kinds() (out []string) {
 	if m.of == nil {
-		return kinds(field(m.Raw, "content"), "text")
+		return kinds(rawjson.At(m.Raw, "content"), "text")
 	}
 	for _, p := range m.parts {
 		raw, types, _ := m.of.content(p)
 		if _, call := m.of.call(p); raw == nil && !call {
-			out = append(out, str(p, "type"))
+			out = append(out, rawjson.Text(p, "type"))
 		}
 		out = append(out, kinds(raw, types...)...)
 	}
@@ -198,17 +198,17 @@ func (m Msg) Kinds() (out []string) {
 }
 
 // Name returns the name that the message itself gives: of a tool's result, where the wire has one.
-func (m Msg) Name() string { return str(m.Raw, "name") }
+func (m Msg) Name() string { return rawjson.Text(m.Raw, "name") }
 
 // ToolCallID is the id of the call that a result answers.
 func (m Msg) ToolCallID() string {
 	if m.of == nil {
-		return str(m.Raw, "tool_call_id")
+		return rawjson.Text(m.Raw, "tool_call_id")
 	}
 	if m.role != "tool" || len(m.parts) == 0 {
 		return ""
 	}
-	return str(m.parts[0], m.of.resultID())
+	return rawjson.Text(m.parts[0], m.of.resultID())
 }
 
 // WithToolCallID returns a result that answers the call with that id.
@@ -223,7 +223,7 @@ func (m Msg) WithToolCallID(id string) Msg {
 // ToolCalls returns the tool calls of an assistant message.
 func (m Msg) ToolCalls() []ToolCall {
 	if m.of == nil {
-		elems := rawjson.Elements(field(m.Raw, "tool_calls"))
+		elems := rawjson.Elements(rawjson.At(m.Raw, "tool_calls"))
 		out := make([]ToolCall, len(elems))
 		for i, e := range elems {
 			out[i] = ToolCall{Raw: e}

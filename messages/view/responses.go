@@ -20,11 +20,11 @@ var responsesText = []string{"input_text", "output_text", "text"}
 // itemRole returns who an item is from. Items of the model's turn (calls, reasoning, what hosted tools did) belong to
 // one assistant message; items that steer the conversation count as instructions, which nobody drops.
 func itemRole(item []byte) string {
-	switch kind := str(item, "type"); kind {
+	switch kind := rawjson.Text(item, "type"); kind {
 	case "message":
-		return str(item, "role")
+		return rawjson.Text(item, "role")
 	case "":
-		if role := str(item, "role"); role != "" {
+		if role := rawjson.Text(item, "role"); role != "" {
 			return role
 		}
 		return "assistant" // a reference without a type
@@ -40,10 +40,10 @@ func itemRole(item []byte) string {
 
 func (v responses) Messages(request []byte) []Msg {
 	var out []Msg
-	if raw := field(request, "instructions"); isText(raw) {
+	if raw := rawjson.At(request, "instructions"); isText(raw) {
 		out = append(out, Msg{of: v, role: "system", parts: [][]byte{raw}, home: home{place: inField}})
 	}
-	input := field(request, "input")
+	input := rawjson.At(request, "input")
 	if isText(input) {
 		return append(out, Msg{of: v, role: "user", parts: [][]byte{input}, home: home{place: asInput}})
 	}
@@ -70,7 +70,7 @@ func (v responses) WithMessages(request []byte, msgs []Msg) []byte {
 	if system >= 0 {
 		request = set(request, "instructions", msgs[system].parts[0])
 		msgs = slices.Delete(slices.Clone(msgs), system, system+1)
-	} else if isText(field(request, "instructions")) {
+	} else if isText(rawjson.At(request, "instructions")) {
 		request = rawjson.DropField(request, "instructions")
 	}
 	if len(msgs) == 1 && msgs[0].home.place == asInput {
@@ -84,7 +84,7 @@ func (v responses) WithMessages(request []byte, msgs []Msg) []byte {
 		}
 		items = append(items, m.parts...)
 	}
-	if same(rawjson.Elements(field(request, "input")), items) {
+	if same(rawjson.Elements(rawjson.At(request, "input")), items) {
 		return request
 	}
 	return rawjson.SetField(request, "input", rawjson.Array(items))
@@ -120,7 +120,7 @@ func (v responses) NewResult(of ToolCall, text string) Msg {
 
 // AppendSystem appends to the instructions, or to the last of the system messages that begin the input.
 func (v responses) AppendSystem(request []byte, text string) []byte {
-	raw := field(request, "instructions")
+	raw := rawjson.At(request, "instructions")
 	msgs := v.Messages(request)
 	at := leadingSystem(msgs)
 	if isText(raw) || at < 0 || !isMessage(msgs[at].parts[0]) {
@@ -130,12 +130,15 @@ func (v responses) AppendSystem(request []byte, text string) []byte {
 		return rawjson.SetField(request, "instructions", appendText(raw, text, ""))
 	}
 	item := msgs[at].parts[0]
-	content := appendText(field(item, "content"), text, "input_text")
+	content := appendText(rawjson.At(item, "content"), text, "input_text")
 	msgs[at].parts = [][]byte{rawjson.SetField(item, "content", content)}
 	return v.WithMessages(request, msgs)
 }
 
-func isMessage(item []byte) bool { kind := str(item, "type"); return kind == "" || kind == "message" }
+func isMessage(item []byte) bool {
+	kind := rawjson.Text(item, "type")
+	return kind == "" || kind == "message"
+}
 
 func (responses) OutputLimit(request []byte) int64 { return count(request, "max_output_tokens") }
 
@@ -149,7 +152,7 @@ func (v responses) Choices(reply []byte) []Choice {
 
 func (responses) WithChoices(reply []byte, choices []Choice) []byte {
 	for _, c := range choices {
-		if !same(rawjson.Elements(field(reply, "output")), c.msg.parts) {
+		if !same(rawjson.Elements(rawjson.At(reply, "output")), c.msg.parts) {
 			reply = rawjson.SetField(reply, "output", rawjson.Array(c.msg.parts))
 		}
 	}
@@ -158,10 +161,10 @@ func (responses) WithChoices(reply []byte, choices []Choice) []byte {
 
 // finish reads the status, and why a reply is incomplete.
 func (v responses) finish(reply []byte) string {
-	switch status := str(reply, "status"); status {
+	switch status := rawjson.Text(reply, "status"); status {
 	case "", "completed":
 	case "incomplete":
-		switch why := str(field(reply, "incomplete_details"), "reason"); why {
+		switch why := rawjson.Text(rawjson.At(reply, "incomplete_details"), "reason"); why {
 		case "max_output_tokens":
 			return FinishLength
 		case "content_filter":
@@ -174,7 +177,7 @@ func (v responses) finish(reply []byte) string {
 	default:
 		return status
 	}
-	for _, item := range rawjson.Elements(field(reply, "output")) {
+	for _, item := range rawjson.Elements(rawjson.At(reply, "output")) {
 		if _, ok := v.call(item); ok {
 			return FinishTools
 		}
@@ -183,7 +186,7 @@ func (v responses) finish(reply []byte) string {
 }
 
 func (responses) Usage(reply []byte) Usage {
-	u := field(reply, "usage")
+	u := rawjson.At(reply, "usage")
 	return Usage{
 		Input: count(u, "input_tokens"), CacheRead: count(u, "input_tokens_details", "cached_tokens"),
 		CacheWrite: count(u, "input_tokens_details", "cache_write_tokens"),
@@ -232,7 +235,7 @@ func (responses) content(item []byte) (raw []byte, types []string, with func([]b
 		return item, nil, func(raw []byte) []byte { return raw }
 	}
 	key := "content"
-	switch str(item, "type") {
+	switch rawjson.Text(item, "type") {
 	case "message", "":
 	case "function_call_output", "custom_tool_call_output":
 		key = "output"
@@ -247,7 +250,7 @@ func (responses) content(item []byte) (raw []byte, types []string, with func([]b
 }
 
 func (responses) call(item []byte) (args string, ok bool) {
-	switch str(item, "type") {
+	switch rawjson.Text(item, "type") {
 	case "function_call":
 		return "arguments", true
 	case "custom_tool_call":
@@ -267,7 +270,7 @@ func (responses) says(item []byte) bool {
 	if !isMessage(item) {
 		return true
 	}
-	return slices.ContainsFunc(rawjson.Elements(field(item, "content")), func(p []byte) bool {
-		return !strings.HasSuffix(str(p, "type"), "text")
+	return slices.ContainsFunc(rawjson.Elements(rawjson.At(item, "content")), func(p []byte) bool {
+		return !strings.HasSuffix(rawjson.Text(p, "type"), "text")
 	})
 }

@@ -14,7 +14,7 @@ type ToolCall struct {
 }
 
 // ID is the id that the call's result names.
-func (t ToolCall) ID() string { return str(t.Raw, t.idField()) }
+func (t ToolCall) ID() string { return rawjson.Text(t.Raw, t.idField()) }
 
 // WithID returns the call with another id.
 func (t ToolCall) WithID(id string) ToolCall {
@@ -31,10 +31,10 @@ func (t ToolCall) idField() string {
 // Name is the name of the called tool: of a function, or of a custom tool.
 func (t ToolCall) Name() string {
 	if t.of != nil {
-		return str(t.Raw, "name")
+		return rawjson.Text(t.Raw, "name")
 	}
 	raw, _ := t.inner()
-	return str(raw, "name")
+	return rawjson.Text(raw, "name")
 }
 
 // Custom reports whether the tool takes free text and not JSON.
@@ -43,21 +43,21 @@ func (t ToolCall) Custom() bool {
 		_, key := t.inner()
 		return key == "custom"
 	}
-	return str(t.Raw, "type") == "custom_tool_call"
+	return rawjson.Text(t.Raw, "type") == "custom_tool_call"
 }
 
 // Arguments is the argument text as the model wrote it; for a custom tool its input.
 func (t ToolCall) Arguments() string {
 	if t.of != nil {
 		key, _ := t.of.call(t.Raw)
-		raw := field(t.Raw, key)
+		raw := rawjson.At(t.Raw, key)
 		if s, ok := rawjson.IsString(raw); ok {
 			return s
 		}
 		return string(raw)
 	}
 	raw, key := t.inner()
-	return str(raw, argsField[key])
+	return rawjson.Text(raw, argsField[key])
 }
 
 // WithArguments returns the call with other argument text; a custom tool's input likewise. Where the wire has an object
@@ -103,7 +103,7 @@ type Choice struct {
 // Message returns the choice's message.
 func (c Choice) Message() Msg {
 	if c.of == nil {
-		return Msg{Raw: field(c.Raw, "message")}
+		return Msg{Raw: rawjson.At(c.Raw, "message")}
 	}
 	return c.msg
 }
@@ -127,5 +127,5 @@ func (c Choice) Finish() string {
 	case embeddings:
 		return FinishStop
 	}
-	return str(c.Raw, "finish_reason")
+	return rawjson.Text(c.Raw, "finish_reason")
 }

@@ -116,18 +116,9 @@ const (
 	FinishError  = "error"
 )
 
-func str(obj []byte, key string) string { s, _ := rawjson.FieldString(obj, key); return s }
-
-func field(obj []byte, path ...string) []byte {
-	for _, key := range path {
-		obj, _ = rawjson.Field(obj, key)
-	}
-	return obj
-}
-
 // count reads a number of tokens; anything that is not a sensible one is 0.
 func count(obj []byte, path ...string) int64 {
-	n, err := strconv.ParseFloat(string(field(obj, path...)), 64)
+	n, err := strconv.ParseFloat(string(rawjson.At(obj, path...)), 64)
 	if err != nil || !(n >= 0 && n <= 1e12) {
 		return 0
 	}
@@ -150,8 +141,8 @@ func textOf(content []byte, types ...string) string {
 	}
 	var parts []string
 	for _, p := range rawjson.Elements(content) {
-		if slices.Contains(types, str(p, "type")) {
-			parts = append(parts, str(p, "text"))
+		if slices.Contains(types, rawjson.Text(p, "type")) {
+			parts = append(parts, rawjson.Text(p, "text"))
 		}
 	}
 	return strings.Join(parts, "\n")
@@ -167,10 +158,10 @@ func mapText(content []byte, edit func(string) string, types ...string) []byte {
 	}
 	elems, changed := rawjson.Elements(content), false
 	for i, p := range elems {
-		if !slices.Contains(types, str(p, "type")) {
+		if !slices.Contains(types, rawjson.Text(p, "type")) {
 			continue
 		}
-		s := str(p, "text")
+		s := rawjson.Text(p, "text")
 		if t := edit(s); t != s {
 			elems[i], changed = rawjson.SetFieldString(p, "text", t), true
 		}
@@ -192,7 +183,7 @@ func withoutEmpty(content []byte, types ...string) []byte {
 	}
 	elems := rawjson.Elements(content)
 	kept := slices.DeleteFunc(slices.Clone(elems), func(p []byte) bool {
-		return slices.Contains(types, str(p, "type")) && str(p, "text") == ""
+		return slices.Contains(types, rawjson.Text(p, "type")) && rawjson.Text(p, "text") == ""
 	})
 	switch {
 	case len(kept) == 0:
@@ -206,7 +197,7 @@ func withoutEmpty(content []byte, types ...string) []byte {
 // kinds returns the types of a content's parts that are not text.
 func kinds(content []byte, types ...string) (out []string) {
 	for _, p := range rawjson.Elements(content) {
-		if kind := str(p, "type"); !slices.Contains(types, kind) {
+		if kind := rawjson.Text(p, "type"); !slices.Contains(types, kind) {
 			out = append(out, kind)
 		}
 	}

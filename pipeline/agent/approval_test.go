@@ -283,4 +283,18 @@ func TestASubAgentsQuestionIsItsRunsQuestion(t *testing.T) {
 	require.Equal(t, []string{"x=paid", "y=paid", `l=look:{"amount":1}`}, results(a.seen[len(a.seen)-1]))
 	require.Len(t, a.ran, 3)
 	require.Equal(t, 6, a.models)
+
+	records, err := agent.Log{Store: &a.store}.Read(t.Context(), "default", c.ID, 0)
+	require.NoError(t, err)
+	f := agent.NewFollower(c.ID, agent.Mark{Step: -1})
+	told := 0
+	for _, r := range records {
+		for _, e := range f.Record(r) {
+			if e.Type == agent.AskedFor {
+				told++
+				require.Contains(t, string(e.Data), `"run":"`+c.ID+`","agent":"payer"`)
+			}
+		}
+	}
+	require.Equal(t, 2, told, "who follows the run is told each question once")
 }

@@ -131,6 +131,10 @@ func (f *Follower) Record(r Record) (out []Event) {
 		}
 	case r.Asked != nil:
 		tell(AskedFor, Question{Run: f.Run, Agent: f.State.Start.Spec.Name, Step: step, Asked: *r.Asked})
+	case r.Below != nil:
+		q := *r.Below
+		q.Run = f.Run // under which it is decided
+		tell(AskedFor, q)
 	case r.Decided != nil:
 		tell(DecidedOn, map[string]any{"decisions": r.Decided.Decisions})
 	}

@@ -11,8 +11,8 @@ func (s *State) modelLimit() string {
 	switch {
 	case s.Spent.Models >= l.ModelCalls:
 		return fmt.Sprintf("Model call limits exceeded: run limit (%d/%d)", s.Spent.Models, l.ModelCalls)
-	case l.Tokens != nil && used.Total >= *l.Tokens:
-		return fmt.Sprintf("Token limits exceeded: run limit (%d/%d)", used.Total, *l.Tokens)
+	case l.Tokens != nil && used.tokens() >= *l.Tokens:
+		return fmt.Sprintf("Token limits exceeded: run limit (%d/%d)", used.tokens(), *l.Tokens)
 	case l.Micros != nil && used.Micros >= *l.Micros:
 		return fmt.Sprintf("Money limits exceeded: run limit (%.6g/%.6g USD)", float64(used.Micros)/1e6,
 			float64(*l.Micros)/1e6)
@@ -67,7 +67,7 @@ func clone(c Counts) Counts {
 func (s *State) Left(sub Limits, n int) Limits {
 	l := s.Start.Spec.Limits
 	sub.ModelCalls = min(sub.ModelCalls, max(l.ModelCalls-s.Spent.Models, 0)/n)
-	sub.Tokens = share(sub.Tokens, l.Tokens, s.Spent.Usage.Total, n)
+	sub.Tokens = share(sub.Tokens, l.Tokens, s.Spent.Usage.tokens(), n)
 	sub.Micros = share(sub.Micros, l.Micros, s.Spent.Usage.Micros, n)
 	if l.Tools.Run != nil {
 		left := max(*l.Tools.Run-s.Spent.Tools.total(), 0) / n

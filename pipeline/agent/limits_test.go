@@ -1,7 +1,9 @@
 package agent_test
 
 import (
+	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 
@@ -9,6 +11,7 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/chat"
+	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/agent"
 )
 
@@ -191,4 +194,70 @@ func TestWhatIsLeftOfTokensAndMoneyIsShared(t *testing.T) {
 	require.EqualValues(t, 30, *s.Left(agent.Limits{ModelCalls: 2}, 2).Tokens)
 	free := agent.State{Start: agent.Start{Spec: agent.Spec{Limits: agent.Limits{ModelCalls: 9}}}}
 	require.Nil(t, free.Left(agent.Limits{ModelCalls: 2}, 1).Tokens)
+}
+
+// buyer is a stage that has a model asked before each call of its kind.
+func buyer(kind messages.Kind) pipeline.Stage {
+	target := pipeline.TargetFunc(func(_ context.Context, c *messages.Call, _ pipeline.Emit) error {
+		c.SetReply(wants(c.ID, nil))
+		return nil
+	})
+	return pipeline.Stage{Name: "buyer", Kind: kind, Order: 20,
+		Before: func(ctx context.Context, c *messages.Call) (pipeline.Verdict, error) {
+			var all sync.WaitGroup
+			for range 2 {
+				child := messages.NewCall(messages.Model, c.Tenant, []byte(`{"model":"cheap","messages":[]}`))
+				all.Go(func() { _, _ = pipeline.Chain(nil, target).Call(ctx, child) })
+			}
+			all.Wait()
+			return pipeline.Continue(), nil
+		}}
+}
+
+// What stages buy for a run counts for its limits, whichever of its calls they buy it for.
+func TestWhatStagesBuyCountsForTheRun(t *testing.T) {
+	t.Parallel()
+	for name, r := range map[string]struct {
+		kind   messages.Kind
+		limits agent.Limits
+		models int // of the run itself
+		text   string
+	}{
+		"for a model call":    {messages.Model, agent.Limits{ModelCalls: 6}, 2, "run limit (6/6)"},
+		"for a tool call":     {messages.Tool, agent.Limits{ModelCalls: 6}, 2, "run limit (6/6)"},
+		"for the run":         {messages.Agent, agent.Limits{ModelCalls: 5}, 3, "run limit (5/5)"},
+		"with its tokens":     {messages.Model, agent.Limits{ModelCalls: 99, Tokens: micro(18)}, 2, "run limit (18/18)"},
+		"with what it cost":   {messages.Model, agent.Limits{ModelCalls: 99, Micros: micro(4200)}, 2, "(0.0042/0.0042 USD)"},
+		"and no other limits": {messages.Model, agent.Limits{ModelCalls: 99}, 4, "done"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.register(buyer(r.kind))
+			w.specs["helper"].Limits = r.limits
+			w.tool = echoTool
+			w.model = script([]wanted{{"a", "a", "1"}}, []wanted{{"b", "a", "2"}}, []wanted{{"c", "a", "3"}}, "done")
+			c := w.call(hello)
+			c.Run = c.ID
+			require.Contains(t, said(t, w.run(c)), r.text)
+			require.Equal(t, r.models, w.models)
+		})
+	}
+}
+
+// A provider that does not say what a call has used is not free, and one that gives no sum has one.
+func TestTokensAreCountedWhateverAProviderSays(t *testing.T) {
+	t.Parallel()
+	for reply, total := range map[string]int64{
+		`{"usage":{"prompt_tokens":2,"completion_tokens":3}}`: 5,
+		`{"usage":{"total_tokens":9}}`:                        9,
+		`{"choices":[{"index":0}],"usage":{}}`:                int64(len(hello)/4 + 9),
+	} {
+		c := messages.NewCall(messages.Model, "t", []byte(hello))
+		c.SetReply([]byte(reply))
+		c.Note(messages.NoteExecutorReached, true)
+		got := pipeline.BoughtBy(c)
+		require.Equal(t, total, got.Total, reply)
+		require.Equal(t, strings.Contains(reply, "{}"), got.Estimated, reply)
+	}
 }

@@ -154,7 +154,7 @@ func (d *drive) resume(ctx context.Context, start func() (*Start, error)) error 
 		}
 		r := Record{Start: begin}
 		if begin.Depth == 0 {
-			r.Updates = updatesOf(d.root) // by stages before the run
+			r.Updates, r.Bought = updatesOf(d.root), d.bought(d.root) // by stages before the run
 		}
 		if err = d.add(ctx, &r); err != nil {
 			return err

@@ -74,6 +74,7 @@ func (d *drive) askModel(ctx context.Context, body []byte) (*Record, *pause, err
 	a.Reached = c.Flag(messages.NoteExecutorReached) || c.Fault == nil && a.Jump == ""
 	if c.Fault == nil {
 		teller.end(c)
+		a.Usage = usage(pipeline.BoughtBy(c))
 		if err := d.read(ctx, a, c.Reply()); err != nil {
 			return nil, nil, err
 		}
@@ -81,7 +82,31 @@ func (d *drive) askModel(ctx context.Context, body []byte) (*Record, *pause, err
 			a.Usage.Micros = d.o.Money(c)
 		}
 	}
-	return &Record{Answer: a, Updates: updatesOf(c)}, nil, nil
+	return &Record{Answer: a, Updates: updatesOf(c), Bought: d.bought(c)}, nil, nil
+}
+
+// bought is what stages have bought for a call of the run; nil: nothing.
+func (d *drive) bought(c *messages.Call) *Spent {
+	all := pipeline.BoughtFor(c)
+	if len(all) == 0 {
+		return nil
+	}
+	s := &Spent{}
+	for _, b := range all {
+		used := usage(b)
+		if d.o.Money != nil {
+			used.Micros = d.o.Money(b.Call(d.root.Tenant))
+		}
+		s.add(Spent{Models: 1, Usage: used})
+	}
+	return s
+}
+
+func usage(b pipeline.Bought) Usage {
+	if b.Estimated {
+		return Usage{Estimated: b.Total}
+	}
+	return Usage{Prompt: b.Input, Completion: b.Output, Total: b.Total}
 }
 
 // added are the tools that stages added to a model call.
@@ -104,12 +129,6 @@ func (d *drive) read(ctx context.Context, a *Answer, reply []byte) error {
 	}
 	m := choices[0].Message()
 	a.Message = m.Raw
-	usage, _ := rawjson.Field(reply, "usage")
-	for key, n := range map[string]*int64{"prompt_tokens": &a.Usage.Prompt, "completion_tokens": &a.Usage.Completion,
-		"total_tokens": &a.Usage.Total} {
-		raw, _ := rawjson.Field(usage, key)
-		*n, _ = rawjson.Int(raw)
-	}
 	spec := d.Start.Spec
 	calls := m.ToolCalls()
 	if len(calls) == 0 {

@@ -16,8 +16,12 @@ type Record struct {
 	Results []Result  `json:"results,omitempty"`
 	Asked   *Asked    `json:"asked,omitempty"`
 	Decided *Decided  `json:"decided,omitempty"`
+	// Below is what a sub-agent's run asks: this run waits for it.
+	Below *Question `json:"below,omitempty"`
 	// Updates are what stages changed of the run's state in this step.
 	Updates []Update `json:"updates,omitempty"`
+	// Bought is what model calls have used that stages made in this step.
+	Bought *Spent `json:"bought,omitempty"`
 }
 
 // Start is the first record of a run: all that later steps depend on, so that a new configuration does not tear it.
@@ -61,13 +65,20 @@ type Usage struct {
 	Prompt     int64 `json:"prompt_tokens,omitempty"`
 	Completion int64 `json:"completion_tokens,omitempty"`
 	Total      int64 `json:"total_tokens,omitempty"`
+	// Estimated are tokens of replies that do not say how many they used. Limits count them, callers are not told them as
+	// used.
+	Estimated int64 `json:"estimated_tokens,omitempty"`
 	// Micros is money, in millionths of a US dollar.
 	Micros int64 `json:"micro_usd,omitempty"`
 }
 
 func (u Usage) plus(v Usage) Usage {
-	return Usage{u.Prompt + v.Prompt, u.Completion + v.Completion, u.Total + v.Total, u.Micros + v.Micros}
+	return Usage{u.Prompt + v.Prompt, u.Completion + v.Completion, u.Total + v.Total, u.Estimated + v.Estimated,
+		u.Micros + v.Micros}
 }
+
+// tokens are those that limits count.
+func (u Usage) tokens() int64 { return u.Total + u.Estimated }
 
 // Counts are numbers of calls by tool.
 type Counts map[string]int
@@ -113,7 +124,7 @@ type Decided struct {
 	Fault *messages.Fault `json:"fault,omitempty"`
 }
 
-// Spent is what a run has used, its sub-agents included.
+// Spent is what a run has used, its sub-agents and what stages bought for it included.
 type Spent struct {
 	Models int    `json:"models,omitempty"`
 	Tools  Counts `json:"tools,omitempty"`

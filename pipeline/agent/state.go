@@ -24,7 +24,9 @@ type State struct {
 	Messages []json.RawMessage
 	Open     []*Open
 	Asked    *Asked
-	Spent    Spent
+	// Below is what the run of a sub-agent has asked last; nil once there is a result.
+	Below *Question
+	Spent Spent
 	// Keys are the values that stages keep in the run.
 	Keys map[string]json.RawMessage
 	End  *End
@@ -76,6 +78,9 @@ const maxMisfits = 2
 // Apply takes the next record.
 func (s *State) Apply(r Record) {
 	s.Steps++
+	if r.Bought != nil {
+		s.Spent.add(*r.Bought)
+	}
 	s.merge(r.Updates, false)
 	switch {
 	case r.Start != nil:
@@ -86,6 +91,8 @@ func (s *State) Apply(r Record) {
 		s.Asked = r.Asked
 	case r.Decided != nil:
 		s.decided(r.Decided)
+	case r.Below != nil:
+		s.Below = r.Below
 	default:
 		s.results(r.Results)
 	}
@@ -270,6 +277,7 @@ func (s *State) fail(f *messages.Fault) {
 
 // results takes what came of tool calls. One that is not open, or has a result already, is ignored.
 func (s *State) results(all []Result) {
+	s.Below = nil
 	for _, r := range all {
 		if o := s.call(r.ID); o != nil && o.Result == nil {
 			o.Result = &r

@@ -76,6 +76,7 @@ func (d *drive) judge(ctx context.Context, o *Open) ([]byte, *approval.Question,
 type outcome struct {
 	result  *Result
 	updates []Update
+	bought  *Spent
 	pause   *pause
 	err     error
 }
@@ -113,12 +114,36 @@ func (d *drive) runTools(ctx context.Context, calls []*Open, args [][]byte) (*Re
 		case o.result != nil:
 			r.Results = append(r.Results, *o.result)
 			r.Updates = append(r.Updates, o.updates...)
+			if o.bought != nil {
+				if r.Bought == nil {
+					r.Bought = &Spent{}
+				}
+				r.Bought.add(*o.bought)
+			}
 		}
 	}
 	if len(r.Results) > 0 && ctx.Err() == nil {
 		return r, nil, nil // what still waits is asked for again, and is where it was
 	}
+	if failed == nil && wait != nil {
+		if q := d.below(wait); q != nil {
+			return &Record{Below: q}, nil, nil
+		}
+	}
 	return nil, wait, failed
+}
+
+// below is the question of a sub-agent's run, for which this run is to wait, if its records do not have it yet: who
+// follows the run reads it there.
+func (d *drive) below(wait *pause) *Question {
+	var q Question
+	if wait.awaits != "" || json.Unmarshal(wait.question, &q) != nil {
+		return nil
+	}
+	if d.Below != nil && d.Below.Run == q.Run && d.Below.Step == q.Step {
+		return nil
+	}
+	return &q
 }
 
 // number is the place of a tool call in its answer.
@@ -158,7 +183,7 @@ func (d *drive) runTool(ctx context.Context, o *Open, args []byte) (out outcome)
 			res.Content = text
 		}
 	}
-	return outcome{result: res, updates: updatesOf(c)}
+	return outcome{result: res, updates: updatesOf(c), bought: d.bought(c)}
 }
 
 // faultText is what a model reads of a tool call that failed: what happened, and at which stage.

@@ -190,25 +190,36 @@ func checkList(w messages.Wire, list string, raw []byte) *messages.Fault {
 
 // checkInputs checks what is to be embedded: a text or its tokens, or a list of either.
 func checkInputs(_ messages.Wire, list string, raw []byte) *messages.Fault {
-	v := gjson.ParseBytes(raw)
-	kind := func(v gjson.Result) bool { return v.Type == gjson.String && v.Str != "" || v.IsArray() }
-	n, bad := 0, false
-	if v.IsArray() {
-		v.ForEach(func(_, m gjson.Result) bool {
-			bad = bad || !kind(m) && m.Type != gjson.Number
-			n++
-			return true
-		})
+	if raw == nil {
+		return Invalid(list, "%s is missing; send a text or a list of texts", list)
+	}
+	all := rawjson.Elements(raw)
+	each := func(ok func(raw []byte) bool) bool {
+		return !slices.ContainsFunc(all, func(e []byte) bool { return !ok(e) })
 	}
 	switch {
-	case !v.Exists():
-		return Invalid(list, "%s is missing; send a text or a list of texts", list)
-	case !kind(v) || bad || v.IsArray() && n == 0:
+	case isInput(raw): // one text
+	case len(all) == 0, !each(isInput) && !each(isToken) && !each(areTokens):
 		return Invalid(list, "%s must be a text or a list of texts, or of tokens; none may be empty", list)
-	case n > maxInputs:
+	case len(all) > maxInputs:
 		return tooMany(list, maxInputs)
 	}
 	return nil
+}
+
+func isInput(raw []byte) bool {
+	s, ok := rawjson.IsString(raw)
+	return ok && s != ""
+}
+
+func isToken(raw []byte) bool {
+	n, ok := rawjson.Int(raw)
+	return ok && n >= 0
+}
+
+func areTokens(raw []byte) bool {
+	list := rawjson.Elements(raw)
+	return len(list) > 0 && !slices.ContainsFunc(list, func(t []byte) bool { return !isToken(t) })
 }
 
 // checkBounds limits the numbers that multiply work or memory.

@@ -39,6 +39,31 @@ func TestStatisticsAndSwitchesAreThoseOfAllProcesses(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// What a process has counted counts on when it has ended, also for processes that came later (BU-13).
+func TestStatisticsOutliveTheirProcess(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, bus.Config{})
+	o := func() bus.Options {
+		return bus.Options{Entry: true, Targets: roles(pipeline.TargetFunc(echo)), Manager: manager(t, through("s", 10))}
+	}
+	stays, ends := w.node(o()), w.start(o())
+	for _, n := range []*bus.Node{stays, ends, ends} {
+		require.Nil(t, wait(t, accept(t, n, chatRequest())).Fault)
+	}
+	require.NoError(t, stop(ends))
+	came := w.node(o())
+	require.Nil(t, wait(t, accept(t, came, chatRequest())).Fault)
+	for _, n := range []*bus.Node{stays, came} {
+		for range 2 {
+			require.Eventually(t, func() bool {
+				stats, err := n.Stats(t.Context())
+				require.NoError(t, err)
+				return stats.Interceptors[0].Invocations == 4
+			}, 30*time.Second, 10*time.Millisecond)
+		}
+	}
+}
+
 // A switch whose key is deleted is back at its default at once, in every process: on if the configuration has the stage
 // on, off if it has it off; and while a key by the stage's other name is there, that one holds (BU-12).
 func TestADeletedSwitchIsTheDefaultEverywhere(t *testing.T) {

@@ -25,6 +25,9 @@ func (d *deadLetters) garbage(m *nats.Msg, why string) {
 	d.tasks.Go(func() { d.bury(m.Subject, m.Data, why) })
 }
 
+// Unread keeps a message of a caller that was refused and gave nobody to tell so.
+func (n *Node) Unread(m *nats.Msg, why string) { n.garbage(m, why) }
+
 // bury stores a dead letter.
 func (d *deadLetters) bury(from string, data []byte, why string) {
 	d.stats.dead.Add(1)

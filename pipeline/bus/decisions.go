@@ -51,7 +51,7 @@ func (h *holds) decideCall(ctx context.Context, tenant, id string, answer json.R
 			return h.answered(ctx, tenant, id, mine)
 		}
 		if err != nil {
-			return p, messages.NewFault(messages.StoreUnavailable, "the held call cannot be read: %v", err).From("entry")
+			return p, messages.NewFault(messages.StoreUnavailable, "the held call cannot be read: %v", jet.Said(err)).From("entry")
 		}
 		if p.Delayed {
 			return h.answered(ctx, tenant, id, mine)
@@ -134,7 +134,7 @@ func (h *holds) answered(ctx context.Context, tenant, id string, mine *Decided) 
 	p, ok, err := h.decided(ctx, tenant, id)
 	switch {
 	case err != nil:
-		return p, messages.NewFault(messages.StoreUnavailable, "the held call cannot be read: %v", err).From("entry")
+		return p, messages.NewFault(messages.StoreUnavailable, "the held call cannot be read: %v", jet.Said(err)).From("entry")
 	case ok:
 		return p, conflict(p, mine)
 	}
@@ -150,7 +150,7 @@ func (h *holds) heldCalls(ctx context.Context, tenant string) ([]Parked, error) 
 	}
 	keys, err := h.store.Keys(ctx, prefix)
 	if err != nil {
-		return nil, messages.NewFault(messages.StoreUnavailable, "the held calls cannot be listed: %v", err).From("entry")
+		return nil, messages.NewFault(messages.StoreUnavailable, "the held calls cannot be listed: %v", jet.Said(err)).From("entry")
 	}
 	out := []Parked{}
 	for _, k := range keys {
@@ -174,7 +174,7 @@ func (h *holds) heldCall(ctx context.Context, tenant, id string) (Parked, error)
 		of, err := h.tenantOf(ctx, id)
 		if err != nil {
 			return Parked{}, messages.NewFault(messages.StoreUnavailable, "the held call cannot be read: %v",
-				err).From("entry")
+				jet.Said(err)).From("entry")
 		}
 		if of == "" {
 			return Parked{}, none
@@ -186,7 +186,7 @@ func (h *holds) heldCall(ctx context.Context, tenant, id string) (Parked, error)
 	case errors.Is(err, pipeline.ErrNotFound), err == nil && (p.Decided != nil || p.Delayed):
 		return p, none
 	case err != nil:
-		return p, messages.NewFault(messages.StoreUnavailable, "the held call cannot be read: %v", err).From("entry")
+		return p, messages.NewFault(messages.StoreUnavailable, "the held call cannot be read: %v", jet.Said(err)).From("entry")
 	}
 	return p, nil
 }

@@ -85,7 +85,7 @@ func (s *stock) process(entry bool, run through) *ownerProcess {
 	p.own = protocol.NewOwner(p.name, protocol.Config{AckWait: s.cfg.AckWait, AfterOutage: s.cfg.AfterOutage})
 	p.clock, p.beat, p.carry = newClock(), p.own.Beat, p.carryOut
 	opts := []nats.Option{nats.ReconnectBufSize(-1), nats.PingInterval(2 * time.Second), nats.MaxReconnects(-1),
-		nats.ReconnectWait(50 * time.Millisecond), nats.Name(p.name),
+		nats.ReconnectWait(50 * time.Millisecond), nats.Name(p.name), nats.Timeout(20 * time.Second),
 		nats.DisconnectErrHandler(func(*nats.Conn, error) { p.Lock(); p.own.Down(); p.Unlock() }),
 		nats.ReconnectHandler(func(*nats.Conn) { p.up() })}
 	if s.url == "" {

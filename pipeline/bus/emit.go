@@ -14,6 +14,7 @@ import (
 
 // emitter sends the pieces of a streamed reply to the call's owner, numbered.
 func (m *member) emitter(j *job, c *messages.Call) pipeline.Emit {
+	m.keepSaid(j, c)
 	count, marks := 0, pipeline.Marks{Edited: c.Edits()}
 	if c.Flag(messages.NoteIsFallback) { // the stage marks the reply after its end, too late for a stream's headers
 		marks.Degraded = messages.StandbyMark(chat.ModelName(c.Request()))
@@ -41,6 +42,7 @@ func (m *member) emitter(j *job, c *messages.Call) pipeline.Emit {
 func (m *member) emit(j *job, owner, root string, d pipeline.Delta) {
 	n := strconv.FormatUint(j.work.N, 10)
 	d.Chunk = append([]byte(nil), d.Chunk...) // the target may use its buffer again
+	j.said.add(d.Chunk)
 	m.outbox.room()
 	if owner == m.n.opts.Name {
 		if o := m.n.calls.get(j.work.Call); o != nil && o.waiter != nil {

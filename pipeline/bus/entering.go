@@ -52,6 +52,7 @@ func (d *durables) enter(ctx context.Context, c *messages.Call, key string, wait
 	if waits {
 		c.Return.Inbox = d.ends.inbox + messages.Token(c.ID)
 	}
+	c.Note(messages.NoteStored, true)
 	done, err := d.lay(ctx, c)
 	if err != nil {
 		return nil, err

@@ -168,5 +168,6 @@ func (n *Node) Call(ctx context.Context, c *messages.Call) (*messages.Call, erro
 	if err != nil {
 		p.Leave()
 	}
+	pipeline.Charge(ctx, end)
 	return end, err
 }

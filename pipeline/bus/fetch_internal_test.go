@@ -60,8 +60,8 @@ func (v *volume) Close() error {
 	return nil
 }
 
-// However many bodies are asked for at once, what is on its way stays below what the server keeps for a connection: many
-// small ones come together, and one that is above the bound comes alone.
+// However many bodies are asked for at once, what is on its way stays below what the server keeps for a connection:
+// many small ones come together, and one that is above the bound comes alone.
 func TestBodiesAreFetchedInTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -3,6 +3,8 @@ package bus
 import (
 	"fmt"
 	"time"
+
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // Health is what this process knows of its part of the installation. It asks nobody.
@@ -40,7 +42,7 @@ func (p *presence) stored(now time.Time) error {
 	defer p.mu.Unlock()
 	switch {
 	case p.failed != nil:
-		return fmt.Errorf("the store does not take the mark of this process: %w", p.failed)
+		return fmt.Errorf("the store does not take the mark of this process: %w", jet.Said(p.failed))
 	case now.Sub(p.last) > markLate:
 		return fmt.Errorf("the store has taken no mark of this process for %s", now.Sub(p.last).Round(time.Second))
 	}

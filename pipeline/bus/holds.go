@@ -78,6 +78,7 @@ func (h *holds) hold(o *owned, next pipeline.Next) (outcome, error) {
 		Ran: c.Flag(messages.NoteExecutorReached), Delayed: delayed, Awaits: next.Awaits}
 	inbox := c.Return.Inbox
 	kept := c.Clone()
+	kept.Note(messages.NoteStored, true)
 	if delayed {
 		p.Expires = now.Add(min(next.Delay, p.Left))
 	} else { // whoever waits is told that it is held, and asks for its end later

@@ -95,8 +95,14 @@ type install struct {
 // through url.
 func newInstall(t *testing.T, srv *serverProc, url string, workers ...string) *install {
 	t.Helper()
-	x := &install{t: t, srv: srv, procs: map[string]*proc{}, ledger: filepath.Join(srv.dir, "ledger")}
-	x.spec = partSpec{URL: srv.url, Fixture: "load", Ledger: x.ledger, AckWait: 3 * time.Second}
+	return newInstallOf(t, srv, url, partSpec{}, workers...)
+}
+
+// newInstallOf is newInstall with more in the specification of its processes.
+func newInstallOf(t *testing.T, srv *serverProc, url string, spec partSpec, workers ...string) *install {
+	t.Helper()
+	x := &install{t: t, srv: srv, procs: map[string]*proc{}, ledger: filepath.Join(srv.dir, "ledger"), spec: spec}
+	x.spec.URL, x.spec.Fixture, x.spec.Ledger, x.spec.AckWait = srv.url, "load", x.ledger, 3*time.Second
 	nc := dial(t, url)
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
@@ -267,7 +273,8 @@ func TestAConnectionThatIsCutBuysNothingAgain(t *testing.T) {
 				if who == "owner" {
 					owner = wire.url()
 				}
-				x := newInstall(t, srv, owner, "stage", "target-a")
+				patient := partSpec{MemberTimeout: 30 * time.Second} // who is cut off for a moment is not given up
+				x := newInstallOf(t, srv, owner, patient, "stage", "target-a")
 				if who == "worker" {
 					x.spec.URL = wire.url()
 				}

@@ -8,8 +8,8 @@ import (
 )
 
 // clock reads the time as the protocol counts it: since the Unix epoch, by the wall clock at the start of the process
-// plus monotonic time since, so that it never goes back. When somebody sets the machine's clock, the two are apart by as
-// much until the process ends: times of the one become times of the other by how far from now they are.
+// plus monotonic time since, so that it never goes back. When somebody sets the machine's clock, the two are apart by
+// as much until the process ends: times of the one become times of the other by how far from now they are.
 type clock struct {
 	start time.Time
 	base  time.Duration

@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -31,6 +32,7 @@ type member struct {
 	alone    chan struct{} // one slot: questions of which others died run one at a time
 	busy     tally         // questions and jobs in hand
 	outbox   *outbox       // of streamed replies
+	said     atomic.Int64  // bytes of what jobs have said
 }
 
 func (n *Node) makeMember() {
@@ -66,7 +68,9 @@ func (m *member) servePhase(s *subscriptions, st pipeline.Stage, phase messages.
 	n := m.n
 	p := &served{m: m, stage: st, phase: phase, pool: newPool(n.opts.StageSlots)}
 	p.endpoint = endpointOf(st.Kind, phase, st.Name)
-	p.handle = n.wrap(p.answer)
+	if len(n.opts.Middleware) > 0 {
+		p.handle = n.wrap(p.handler)
+	}
 	m.pools = append(m.pools, p.pool)
 	subject := n.subj.Hop(st.Kind, phase, st.Name)
 	n.stats.endpoint(p.endpoint, phaseEndpoint(n.subj, st, phase))
@@ -113,7 +117,7 @@ type served struct {
 	phase    messages.Phase
 	pool     *pool
 	endpoint string
-	handle   message.HandlerFunc
+	handle   message.HandlerFunc // with the middleware around it; nil: there is none
 }
 
 // asked takes a question as it comes. From here on it is in hand, and its owner is shown so.
@@ -216,37 +220,41 @@ func (s *served) work(ctx context.Context, m *nats.Msg, q question) {
 	if ctx.Err() != nil {
 		return
 	}
-	in := message.NewMessage(m.Header.Get(hdrCall), m.Data)
-	in.SetContext(ctx)
-	in.Metadata[metaOwner], in.Metadata[metaSubject] = q.owner, m.Subject
-	in.Metadata[hdrCall] = m.Header.Get(hdrCall)
-	out, err := s.guarded(in)
+	data, err := s.guarded(ctx, m, q)
 	switch {
 	case ctx.Err() != nil: // dropped; an owner that is there all the same asks again
 	case errors.Is(err, errLate):
 		s.m.n.stats.late.Add(1)
 	case err != nil:
 		s.m.n.garbage(m, err.Error())
-	case len(out) > 0:
-		s.m.n.send(&nats.Msg{Subject: m.Reply + "." + s.m.n.opts.Name, Data: out[0].Payload,
+	case data != nil:
+		s.m.n.send(&nats.Msg{Subject: m.Reply + "." + s.m.n.opts.Name, Data: data,
 			Header: nats.Header{hdrWire: {wireVersion}}})
 	}
 }
 
 // guarded runs the handler. What panics here is not the stage, whose panics are errors, but what is around it. The call
 // hears of it as of any error of the stage: a process that died of the question would be asked again, and the next one.
-func (s *served) guarded(in *message.Message) (out []*message.Message, err error) {
+func (s *served) guarded(ctx context.Context, m *nats.Msg, q question) (data []byte, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			a := &messages.Answer{Member: s.m.n.opts.Name,
 				Error: &messages.Thrown{Text: fmt.Sprintf("panic: %v", p), Stack: string(debug.Stack())}}
-			var data []byte
-			if data, err = a.Marshal(); err == nil {
-				out = []*message.Message{message.NewMessage(in.UUID, data)}
-			}
+			data, err = a.Marshal()
 		}
 	}()
-	return s.handle(in)
+	if s.handle == nil {
+		return s.answer(ctx, q.owner, m.Data)
+	}
+	in := message.NewMessage(m.Header.Get(hdrCall), m.Data)
+	in.SetContext(ctx)
+	in.Metadata[metaOwner], in.Metadata[metaSubject] = q.owner, m.Subject
+	in.Metadata[hdrCall] = m.Header.Get(hdrCall)
+	out, err := s.handle(in)
+	if err != nil || len(out) == 0 {
+		return nil, err
+	}
+	return out[0].Payload, nil
 }
 
 // Metadata of the messages that handlers get, beside the headers of the question.
@@ -258,9 +266,18 @@ const (
 // errLate says that nobody waits for the answer to a question any more.
 var errLate = errors.New("the time of the question is over")
 
-// answer is the handler of a phase: a question in, its answer out.
-func (s *served) answer(in *message.Message) ([]*message.Message, error) {
-	q, err := messages.ReadQuestion(in.Payload)
+// handler is answer as middleware sees it.
+func (s *served) handler(in *message.Message) ([]*message.Message, error) {
+	data, err := s.answer(in.Context(), in.Metadata[metaOwner], in.Payload)
+	if err != nil {
+		return nil, err
+	}
+	return []*message.Message{message.NewMessage(in.UUID, data)}, nil
+}
+
+// answer has a phase run: an owner's question in, its answer out.
+func (s *served) answer(ctx context.Context, owner string, question []byte) ([]byte, error) {
+	q, err := messages.ReadQuestion(question)
 	if err != nil {
 		return nil, err
 	}
@@ -268,9 +285,8 @@ func (s *served) answer(in *message.Message) ([]*message.Message, error) {
 	if name != s.stage.Name || phase != s.phase || q.Call.Kind != s.stage.Kind {
 		return nil, errors.New("a question for " + endpointOf(q.Call.Kind, phase, name) + " came to " + s.endpoint)
 	}
-	ctx := in.Context()
 	if !q.Until.IsZero() {
-		until := s.m.clock.wall(s.m.here(in.Metadata[metaOwner], stamped(q.Until)))
+		until := s.m.clock.wall(s.m.here(owner, stamped(q.Until)))
 		if !time.Now().Before(until) {
 			return nil, errLate
 		}
@@ -287,7 +303,7 @@ func (s *served) answer(in *message.Message) ([]*message.Message, error) {
 			return nil, err
 		}
 	}
-	return []*message.Message{message.NewMessage(in.UUID, data)}, nil
+	return data, nil
 }
 
 func (s *served) run(ctx context.Context, q *messages.Question) *messages.Answer {

@@ -51,6 +51,7 @@ type Node struct {
 	// replyRoot is what all reply subjects of owners begin with.
 	replyRoot string
 	presence  *presence
+	past      *past
 	begun     *begun
 	expiry    *expiry
 	stats     nodeStats
@@ -102,6 +103,9 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	if n.presence, err = newPresence(ctx, n); err != nil {
 		return nil, err
 	}
+	if n.past, err = newPast(ctx, n); err != nil {
+		return nil, fmt.Errorf("bus: %w; run the provisioning step first", err)
+	}
 	n.deadLetters = &deadLetters{js: js, subj: n.subj, begun: n.begun, stats: &n.stats, tasks: &n.tasks, opts: &n.opts}
 	if n.durable, err = newDurable(ctx, n); err != nil {
 		return nil, err
@@ -119,7 +123,7 @@ func (n *Node) makeParts(control *jet.Bucket) {
 		answering: n.Answering}
 	n.reports = &reports{opts: &n.opts, nc: n.nc, js: n.js, subj: n.subj, stats: &n.stats, guard: &n.guard,
 		presence: n.presence, calls: &n.calls, held: n.durable.held, subs: &n.subs, tasks: &n.tasks, answering: n.Answering,
-		asked: n.Asked, capacity: n.Capacity}
+		asked: n.Asked, capacity: n.Capacity, all: n.all}
 	n.expiry = &expiry{begun: n.begun, js: n.js, subj: n.subj, clock: n.clock, calls: &n.calls, holds: n.durable.holds,
 		log: n.log}
 }
@@ -177,6 +181,7 @@ func (n *Node) Start(ctx context.Context) error {
 	if n.opts.Entry {
 		n.loops.Go(func() { every(n.loop, sweepEvery, func() { n.expiry.sweep(n.loop) }) })
 	}
+	n.loops.Go(func() { n.keepCounters(n.loop) })
 	sweepStages(n.loop, &n.opts, &n.loops)
 	n.loops.Go(func() { n.tick(n.loop) })
 	if err := n.serveControl(); err != nil {
@@ -224,6 +229,9 @@ func (n *Node) Stop(ctx context.Context) error {
 	case <-done:
 	case <-ctx.Done():
 		err = errors.New("bus: some work had not ended; others go on with it")
+	}
+	if err := n.past.keep(ctx); err != nil {
+		n.log.Debug("the last counters of this process are not stored", "err", err)
 	}
 	n.presence.leave(ctx)
 	n.subs.end()

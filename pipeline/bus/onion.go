@@ -178,6 +178,8 @@ func overFault(ctx context.Context, c *messages.Call) *messages.Fault {
 		return messages.NewFault(messages.Stopping,
 			"the process that ran the call stops, and the call ends with it; the call was at %s; send it again",
 			where).From("entry")
+	case !errors.Is(ctx.Err(), context.DeadlineExceeded) && c.Fault != nil && c.Fault.Code == messages.Cancelled:
+		return c.Fault // the stage or target that was cancelled has said so
 	case !errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return messages.NewFault(messages.Cancelled, "the caller left while the call was at %s", where).From("caller")
 	case c.Fault != nil && mayTryAgain(c):

@@ -2,6 +2,7 @@ package bus_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -41,10 +42,13 @@ type partSpec struct {
 	Entry   bool          // it has the entry role
 	Ledger  string        // where the target of the kill tests writes what was bought
 	AckWait time.Duration // of stored calls
+	// MemberTimeout is how long work that is shown no more is waited for; 0: 3 s.
+	MemberTimeout time.Duration
 }
 
 func (p partSpec) config() bus.Config {
-	return classes(bus.Config{Drain: 5 * time.Second, MemberTimeout: 3 * time.Second, AckWait: p.AckWait})
+	return classes(bus.Config{Drain: 5 * time.Second, MemberTimeout: cmp.Or(p.MemberTimeout, 3*time.Second),
+		AckWait: p.AckWait})
 }
 
 func (p partSpec) fixture() pipelinetest.Fixture {

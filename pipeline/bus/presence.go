@@ -291,6 +291,10 @@ func (n *Node) hearProcess() error {
 			}
 			return
 		}
+		if verb == saidVerb {
+			n.member.askedSaid(m)
+			return
+		}
 		if verb != "ping" {
 			n.member.heard(verb, m)
 			return

@@ -11,8 +11,8 @@ import (
 )
 
 // Bounds of pulls. What a pull may still bring goes to a process that stands still too, and others get it only after
-// the ack wait: so a pull asks for few calls, and ends when the mark of such a process would. Heartbeats tell a pull that
-// waits from one that the server has forgotten.
+// the ack wait: so a pull asks for few calls, and ends when the mark of such a process would. Heartbeats tell a pull
+// that waits from one that the server has forgotten.
 const (
 	pullBeats  = 5 * time.Second
 	pullSilent = 2*pullBeats + time.Second

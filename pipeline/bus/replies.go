@@ -262,15 +262,19 @@ func (n *Node) free(class, member string, free int) {
 func (n *Node) chunk(w protocol.Work, member string, d pipeline.Delta) {
 	shown := false
 	if o := n.calls.get(w.Call); o != nil && o.waiter != nil {
-		_, text := chat.ToolChunkText(d.Chunk)
-		shown = o.waiter.addDelta(d) && (text || events.Says(d.Chunk))
-		if shown {
+		if shown = o.waiter.addDelta(d) && (o.seen.first.Load() != 0 || says(d.Chunk)); shown {
 			o.seen.shown()
 		}
 	}
 	n.owner.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect {
 		return n.owns.Runs.Chunk(now, w, member, shown, out)
 	})
+}
+
+// says reports whether a piece of a reply shows its reader something.
+func says(piece []byte) bool {
+	_, text := chat.ToolChunkText(piece)
+	return text || events.Says(piece)
 }
 
 // outcome takes what came of work. What is no longer waited for is dropped.

@@ -29,16 +29,19 @@ type reports struct {
 	answering func(nats.MsgHandler) nats.MsgHandler
 	asked     func() map[string]int
 	capacity  func() []Capacity
-	peers     peers
+	// all adds what processes that are gone have counted.
+	all   func(ctx context.Context, reports []nodeReport) []nodeReport
+	peers peers
 }
 
-// Stats implements pipeline.Control: the counters of all processes, added up.
+// Stats implements pipeline.Control: the counters of all processes, added up, also of those that are gone.
 func (r *reports) Stats(ctx context.Context) (pipeline.Stats, error) {
 	reports, err := r.gather(ctx)
 	if err != nil {
-		return pipeline.Stats{}, messages.NewFault(messages.StoreUnavailable, "the processes cannot be asked: %v", err)
+		return pipeline.Stats{}, messages.NewFault(messages.StoreUnavailable, "the processes cannot be asked: %v",
+			jet.Said(err))
 	}
-	return r.sum(reports), nil
+	return r.sum(r.all(ctx, reports)), nil
 }
 
 func (r *reports) sum(reports []nodeReport) pipeline.Stats {
@@ -103,7 +106,7 @@ func addDetails(sum, d map[string]any) map[string]any {
 func (r *reports) Diagnostics(ctx context.Context) (any, error) {
 	reports, err := r.gather(ctx)
 	if err != nil {
-		return nil, messages.NewFault(messages.StoreUnavailable, "the processes cannot be asked: %v", err)
+		return nil, messages.NewFault(messages.StoreUnavailable, "the processes cannot be asked: %v", jet.Said(err))
 	}
 	type diagnostics struct {
 		pipeline.Diagnostics
@@ -113,7 +116,7 @@ func (r *reports) Diagnostics(ctx context.Context) (any, error) {
 		DeadLetters       uint64       `json:"deadLetters"`
 	}
 	d := diagnostics{
-		Diagnostics: pipeline.NewDiagnostics(r.sum(reports), r.opts.Manager.Stages("")),
+		Diagnostics: pipeline.NewDiagnostics(r.sum(r.all(ctx, reports)), r.opts.Manager.Stages("")),
 		Processes:   reports, StagesWithoutWork: []string{},
 	}
 	for _, s := range r.opts.Manager.Stages("") {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
+	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline"
@@ -151,4 +152,65 @@ func follow(t *testing.T, n *bus.Node) (came int) {
 		t.Error(err, c)
 	}
 	return came
+}
+
+// What the target of a stored call has said can be asked for in any process, from any piece on, while the call runs.
+func TestWhatATargetHasSaidCanBeAskedFor(t *testing.T) {
+	t.Parallel()
+	for name, keep := range map[string]bool{"stored": true, "bound": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, bus.Config{})
+			say, said := make(chan string), make(chan struct{})
+			target := pipeline.TargetFunc(func(_ context.Context, c *messages.Call, emit pipeline.Emit) error {
+				for text := range say {
+					if err := emit(fmt.Appendf(nil, `{"choices":[{"index":0,"delta":{"content":%q}}]}`, text)); err != nil {
+						return err
+					}
+					said <- struct{}{}
+				}
+				c.SetReply([]byte(`{"choices":[]}`))
+				return nil
+			})
+			w.node(bus.Options{Manager: manager(t), Targets: roles(target)})
+			owner, other := w.node(bus.Options{Entry: true, Manager: manager(t)}), w.node(bus.Options{Manager: manager(t)})
+			r := chatRequest()
+			r.Stream, r.Keep = true, keep
+			p, err := owner.Accept(t.Context(), r)
+			require.NoError(t, err)
+			tell := func(text string) {
+				say <- text
+				<-said
+			}
+			tell("one")
+			tell("two")
+			ask := func(tenant string, after pipeline.Delta) (last pipeline.Delta, got []string) {
+				last = after
+				for _, d := range other.Said(t.Context(), tenant, p.ID(), after) {
+					got, last = append(got, gjson.GetBytes(d.Chunk, "choices.0.delta.content").Str), d
+				}
+				return last, got
+			}
+			_, got := ask("other", pipeline.Delta{})
+			require.Empty(t, got)
+			last, got := ask("default", pipeline.Delta{})
+			if !keep {
+				require.Empty(t, got, "nobody goes on with it elsewhere")
+			} else {
+				require.Equal(t, []string{"one", "two"}, got)
+				require.Equal(t, 2, last.N)
+				_, got = ask("default", last)
+				require.Empty(t, got)
+				tell("three")
+				last, got = ask("default", last)
+				require.Equal(t, []string{"three"}, got)
+				_, got = ask("default", pipeline.Delta{Source: "gone.1", N: 2})
+				require.Equal(t, []string{"one", "two", "three"}, got, "another process, another run")
+			}
+			close(say)
+			require.Nil(t, wait(t, p).Fault)
+			_, got = ask("default", last)
+			require.Empty(t, got)
+		})
+	}
 }

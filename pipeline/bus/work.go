@@ -33,6 +33,8 @@ type job struct {
 	class  *class
 	owner  string
 	until  time.Duration // by the own clock
+	bound  bool          // nobody goes on with the call if its owner dies
+	said   *said         // what it says to a caller; nil: nobody will ask for it again
 	cancel context.CancelCauseFunc
 	// out and data are the outcome, the second as it travels.
 	out  *result
@@ -89,7 +91,7 @@ func (m *member) serveClasses(s *subscriptions) error {
 			}
 		}
 	}
-	return nil
+	return m.hearSaid(s)
 }
 
 // heard takes what an owner says of work that it does not offer.
@@ -126,7 +128,8 @@ func (m *member) offered(f protocol.Offered, in input) {
 	m.do(func(now time.Duration, out []protocol.Effect) []protocol.Effect {
 		j, known := m.jobs[f.Work]
 		if !known {
-			j = &job{work: f.Work, in: in, class: m.classes[f.Class], until: m.m.Presence.Here(f.Owner, f.Until)}
+			j = &job{work: f.Work, in: in, class: m.classes[f.Class], until: m.m.Presence.Here(f.Owner, f.Until),
+				bound: f.Bound}
 			m.jobs[f.Work] = j
 		}
 		j.owner = f.Owner
@@ -267,10 +270,15 @@ func (m *member) dropJob(w protocol.Work) {
 	if j != nil {
 		cancel = j.cancel
 	}
+	var words *said
 	if !m.m.Works.Holds(w) {
+		if j != nil {
+			words = j.said
+		}
 		delete(m.jobs, w)
 	}
 	m.Unlock()
+	words.end()
 	if cancel != nil {
 		cancel(pipeline.ErrCancelled)
 	}

@@ -2,24 +2,62 @@ package cli
 
 import (
 	"os"
+	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"strconv"
 	"strings"
 )
 
-// collectRarely lets garbage grow to four times of what lives before it is collected, which saves a process that mostly
-// copies a good part of its time; near the end of the machine's or the container's memory it is collected as often as
-// need be. The variables GOGC and GOMEMLIMIT have their usual meaning and win. Where nobody says how much memory there
-// is, everything stays as Go has it.
+const (
+	// mostGarbage is how much garbage a small process keeps, in percent of what lives: to collect rarely saves a process
+	// that mostly copies a good part of its time. leastGarbage is that of a large one, which garbage for the whole machine
+	// would do no good.
+	mostGarbage, leastGarbage = 400, 50
+	// heap is what lives and garbage together, in bytes, in a process in between.
+	heap = 192 << 20
+)
+
+// collectRarely lets garbage grow to a multiple of what lives before it is collected, and to garbageOf in a process
+// that holds much; near the end of the machine's or the container's memory it is collected as often as need be. The
+// variables GOGC and GOMEMLIMIT have their usual meaning and win. Where nobody says how much memory there is, everything
+// stays as Go has it.
 func collectRarely(getenv func(string) string) {
 	limit := memory()
 	if getenv("GOGC") != "" || getenv("GOMEMLIMIT") == "" && limit == 0 {
 		return
 	}
-	debug.SetGCPercent(400)
+	debug.SetGCPercent(mostGarbage)
 	if getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(limit / 4 * 3)
 	}
+	now := mostGarbage
+	afterEachCollection(func() {
+		live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+		metrics.Read(live)
+		if p := garbageOf(live[0].Value.Uint64()); p != now {
+			now = p
+			debug.SetGCPercent(p)
+		}
+	})
+}
+
+// garbageOf is how much garbage may be beside so many bytes that live, in percent of them.
+func garbageOf(live uint64) int {
+	if live >= heap {
+		return leastGarbage
+	}
+	p := int((heap - live) * 100 / max(live, 1))
+	return min(max(p/10*10, leastGarbage), mostGarbage) // in steps, because each change stops all goroutines for a moment
+}
+
+// afterEachCollection calls do when garbage has been collected, as long as the process lives.
+func afterEachCollection(do func()) {
+	mark := &struct{ self any }{} // garbage itself, for the next collection to find
+	runtime.AddCleanup(mark, func(int) {
+		do()
+		afterEachCollection(do)
+	}, 0)
 }
 
 // memory is how much this process may have: what its container allows, else what the machine has; 0 if neither is

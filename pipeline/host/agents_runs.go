@@ -63,9 +63,15 @@ func (r *runs) Run(ctx context.Context, tenant, id string) (api.Run, error) {
 	c, at, err := r.node.Peek(ctx, tenant, id)
 	switch {
 	case errors.Is(err, pipeline.ErrHeld):
+		if more, err := r.log.Read(ctx, tenant, id, len(records)); err == nil && len(more) > 0 {
+			return r.Run(ctx, tenant, id) // it went on between the two looks
+		}
 		out.Status = api.RunWaiting
-		if s.Asked != nil {
+		switch {
+		case s.Asked != nil:
 			out.Waits = rawjson.Encode(s.Asked)
+		case s.Below != nil:
+			out.Waits = rawjson.Encode(s.Below.Asked)
 		}
 	case err != nil && len(records) == 0:
 		return out, err

@@ -16,6 +16,12 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/bus/trail"
 )
 
+// identified is a record that may be written again, by this process or by another one.
+type identified interface {
+	// RecordID is the same then. likely says that it may well happen.
+	RecordID() (id string, likely bool)
+}
+
 // audit writes the records of this process. It has a server from [Start] on, and writes nothing before.
 type audit struct {
 	subjects messages.Subjects
@@ -24,15 +30,29 @@ type audit struct {
 	log      *slog.Logger
 }
 
-// publish sends a record and does not wait for it; see [trail.Trail]. It may share its message with others.
+// publish sends a record and does not wait for it; see [trail.Trail]. It may share its message with others, unless it
+// is likely to come again.
 func (a *audit) publish(_ context.Context, what string, record any) error {
-	a.trail.Gather(a.subject(what), rawjson.Encode(record))
+	id, likely := "", false
+	if r, ok := record.(identified); ok {
+		id, likely = r.RecordID()
+	}
+	if likely {
+		a.trail.Publish(a.subject(what), id, rawjson.Encode(record))
+		return nil
+	}
+	a.trail.Gather(a.subject(what), id, rawjson.Encode(record))
 	return nil
 }
 
 // record sends a record and returns when it is stored.
 func (a *audit) record(ctx context.Context, what string, record any) error {
-	_, err := a.js.Publish(ctx, a.subject(what), rawjson.Encode(record))
+	var o []jetstream.PublishOpt
+	if r, ok := record.(identified); ok {
+		id, _ := r.RecordID()
+		o = append(o, jetstream.WithMsgID(id))
+	}
+	_, err := a.js.Publish(ctx, a.subject(what), rawjson.Encode(record), o...)
 	return err
 }
 
@@ -77,7 +97,7 @@ func (a *audit) deed(ctx context.Context, d deed, err error) {
 		}
 	}
 	a.log.InfoContext(ctx, "control", "action", d.Action, "what", d.What, "by", d.By, "from", d.From, "outcome", d.Outcome)
-	a.trail.Publish(a.subject("control"), rawjson.Encode(d))
+	a.trail.Publish(a.subject("control"), "", rawjson.Encode(d))
 }
 
 // decision records a decision about a call that waits. An answer that decides nothing is not recorded.

@@ -31,6 +31,8 @@ var faces = map[string]face{
 	"agent-request": {good: `{"model":"agent/none","input":"x"}`, bad: `{"model":"agent/none","input":1}`,
 		fault: true},
 	"agent-submit":        {good: `{"model":"agent/none","input":"x"}`, bad: `{"model":"agent/none"}`, fault: true},
+	"agent-named-request": {last: "none", good: `{"input":"x"}`, bad: `{"input":1}`, fault: true},
+	"agent-named-submit":  {last: "none", good: `{"input":"x"}`, bad: `{}`, fault: true},
 	"result":              {last: "none", fault: true},
 	"echo":                {good: `{}`},
 	"cancel":              {last: "none", fault: true},

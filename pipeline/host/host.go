@@ -195,12 +195,12 @@ func (h *Host) start(ctx context.Context, o Options, name string, stores map[str
 func (h *Host) hand(o Options, c bus.Config, stores map[string]pipeline.Store) {
 	h.Approvals = &Approvals{node: h.Node, audit: h.audit, control: h.control}
 	h.Responses = responses.New(stores["responses"], h.Entry())
-	h.Responses.Asks = h.Approvals
+	h.Responses.Asks, h.Responses.Said = h.Approvals, h.Node.Said
 	if records, ok := stores["runs"].(*jet.Bucket); ok {
 		h.Agents = &runs{agents: h.agents, records: records, conn: h.Conn, subjects: h.audit.subjects, node: h.Node}
 	}
 	h.Readiness = &Readiness{node: h.Node, js: h.audit.js, manager: h.Manager, classes: c, audit: h.audit,
-		denied: &h.denied, url: h.URL, owns: o.Roles.Entry}
+		denied: &h.denied, server: h.server, url: h.URL, owns: o.Roles.Entry}
 }
 
 // loop begins what is done again and again until the process stops.

@@ -17,6 +17,7 @@ import (
 	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/bus"
+	"github.com/shallot-nats/shallot/pipeline/bus/embed"
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
@@ -28,6 +29,7 @@ type Readiness struct {
 	classes bus.Config // of models and tools
 	audit   *audit
 	denied  *denials
+	server  *embed.Server // nil: it is elsewhere
 	url     string
 	owns    bool // calls
 }
@@ -42,7 +44,10 @@ func (r *Readiness) Checks(ctx context.Context) []api.Check {
 	}
 	health := r.node.Health()
 	store := api.Check{Name: "jetstream", OK: health.Stored == nil}
-	if !store.OK {
+	switch {
+	case r.server != nil && r.server.Stuck(): // it knows before a mark is missing
+		store.OK, store.Reason = false, "the embedded server cannot write to its data directory"
+	case !store.OK:
 		store.Reason = health.Stored.Error()
 	}
 	out := []api.Check{nc, store, r.denied.check()}

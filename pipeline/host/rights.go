@@ -29,8 +29,9 @@ func loginOf(o Options) func(user, password string) (embed.Rights, bool) {
 // own, because whoever reads _INBOX.> reads the answers of all.
 //
 // A message does not say who sent it, so a key's lists can be held here only where a subject names what is asked for:
-// who may use some models or agents only asks for them over HTTP, and who may call some tools only calls here those
-// that the key names without a wildcard. Results tell of every call of the tenant, so such keys do not read them here.
+// who may use some models only asks for them and runs agents over HTTP, and who may use some agents or tools only asks
+// here for those that the key names without a wildcard. Results tell of every call of the tenant, so such keys do not
+// read them here, and submit nothing.
 func rightsOf(c *config.Config, id api.Identity) embed.Rights {
 	limited := len(id.Models)+len(id.Agents)+len(id.Tools) > 0
 	if id.Operator() && !limited {
@@ -43,17 +44,16 @@ func rightsOf(c *config.Config, id api.Identity) embed.Rights {
 	}
 	s := messages.Subjects{Root: c.Bus.Root}
 	for _, t := range tenants {
-		for kind, list := range map[messages.Kind][]string{messages.Model: id.Models, messages.Agent: id.Agents} {
-			if len(list) == 0 {
-				r.Publish = append(r.Publish, s.TenantRequest(t, kind))
-			}
+		if len(id.Models) == 0 {
+			r.Publish = append(r.Publish, s.TenantRequest(t, messages.Model))
+			r.Publish = append(r.Publish, agentSubjects(s, t, id.Agents)...) // runs ask models too
 		}
 		r.Publish = append(r.Publish, toolSubjects(s, t, id.Tools)...)
 		if !limited {
 			for _, kind := range []messages.Kind{messages.Model, messages.Tool, messages.Agent} {
 				r.Publish = append(r.Publish, s.TenantSubmit(t, kind))
 			}
-			r.Publish = append(r.Publish, verbOf(s, t, "result", "*"))
+			r.Publish = append(r.Publish, s.AgentSubmit(t, "*"), verbOf(s, t, "result", "*"))
 		}
 		for _, v := range verbs(&seen{}, &TodoLists{}, nil) {
 			if v.Operators {
@@ -72,6 +72,18 @@ func toolSubjects(s messages.Subjects, tenant string, tools []string) (out []str
 	for _, name := range tools {
 		if !strings.Contains(name, "*") {
 			out = append(out, s.ToolRequest(tenant, name))
+		}
+	}
+	return out
+}
+
+func agentSubjects(s messages.Subjects, tenant string, agents []string) (out []string) {
+	if len(agents) == 0 {
+		return []string{s.TenantRequest(tenant, messages.Agent), s.AgentRequest(tenant, "*")}
+	}
+	for _, name := range agents {
+		if !strings.Contains(name, "*") {
+			out = append(out, s.AgentRequest(tenant, name))
 		}
 	}
 	return out

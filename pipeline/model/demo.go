@@ -182,7 +182,7 @@ func (a *demoAnswer) chunks(usage bool) [][]byte {
 			rows = append(rows, [][]byte{chunk})
 			continue
 		}
-		index := choiceIndex(elems[0])
+		index := readChoice(elems[0]).index
 		delta, _ := rawjson.Field(elems[0], "delta")
 		content, _ := rawjson.FieldString(delta, "content")
 		for len(rows) <= int(index) {

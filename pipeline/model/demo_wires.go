@@ -46,8 +46,7 @@ func demoIn(w messages.Wire, req *http.Request, body []byte) (*http.Response, er
 		Created: demoCreated}
 	ask, _, err := p.Request(body)
 	if f, ok := errors.AsType[*messages.Fault](err); ok {
-		return respond(req, http.StatusBadRequest, "application/json", rawjson.Encode(map[string]any{"type": "error",
-			"error": map[string]string{"type": "invalid_request_error", "message": f.Message}})), nil
+		return demoError(w, req, respond(req, http.StatusBadRequest, "application/json", f.Body()))
 	}
 	res, err := demoChat(req, ask)
 	if err != nil {

@@ -26,6 +26,10 @@ func embedder(t *testing.T, packed bool) (*model.Endpoint, *[]string) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		*seen = append(*seen, r.URL.Path+" "+string(body))
+		if strings.Contains(string(body), "boom") {
+			http.Error(w, `{"error":{"message":"no","type":"invalid_request_error"}}`, http.StatusBadRequest)
+			return
+		}
 		input := gjson.GetBytes(body, "input")
 		list := input.Array()
 		var rows []string
@@ -83,8 +87,11 @@ func TestEmbeddingsAreSplitAndComeInTheFormAskedFor(t *testing.T) {
 		require.InDelta(t, 2, math.Float32frombits(binary.LittleEndian.Uint32(b)), 0)
 		require.Len(t, b, 8)
 	}
-	e, _ := embedder(t, false)
-	_, err := embed(t, e, `{"model":"e","input":"a","encoding_format":"int8"}`)
+	e, seen := embedder(t, false)
+	_, err := embed(t, e, `{"model":"e","input":["a","bb","boom","dd","e"]}`)
+	require.Equal(t, messages.ProviderRejected, messages.AsFault(err, "").Code, "one part that fails fails the call")
+	require.Len(t, *seen, 2, "and nothing more is asked")
+	_, err = embed(t, e, `{"model":"e","input":"a","encoding_format":"int8"}`)
 	require.Equal(t, messages.InvalidRequest, messages.AsFault(err, "").Code)
 }
 

@@ -60,14 +60,22 @@ func (r *run) checked(data []byte, name string) (out []byte, mended bool, err er
 	if !messages.IsJSON(data) || data[0] != '{' {
 		return nil, false, r.badReply("a malformed chunk in its stream (%d bytes)", len(data))
 	}
-	e, ok := rawjson.Field(data, "error")
-	switch {
-	case ok && !rawjson.IsNull(e):
+	var failure, kind []byte
+	rawjson.EachField(data, func(key string, raw []byte) {
+		switch key {
+		case "error":
+			failure = raw
+		case "type":
+			kind = raw
+		}
+	})
+	switch kind, _ := rawjson.IsString(kind); {
+	case !rawjson.IsNull(failure):
 		return nil, false, errorFault(r.provider, 0, nil, data)
-	case name == "error" || events.Name(data) == "error": // of the responses wire, whose error event is flat
+	case name == "error" || kind == "error": // of the responses wire, whose error event is flat
 		return nil, false, errorFault(r.provider, 0, nil, rawjson.SetField([]byte("{}"), "error",
 			rawjson.DropField(data, "type")))
-	case events.Name(data) == "response.failed":
+	case kind == "response.failed":
 		failed, _ := rawjson.Field(data, "response")
 		return nil, false, errorFault(r.provider, 0, nil, failed)
 	}
@@ -300,7 +308,7 @@ func (t *translated) add(data []byte, name string) error {
 func chatFinished(chunk []byte) bool {
 	raw, _ := rawjson.Field(chunk, "choices")
 	for _, c := range rawjson.Elements(raw) {
-		if choiceIndex(c) == 0 && finishes(c) {
+		if of := readChoice(c); of.index == 0 && of.finishes {
 			return true
 		}
 	}

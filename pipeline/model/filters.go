@@ -89,12 +89,11 @@ func argsField(inner string) string {
 // chunk passes the texts of a chunk through the filters and edits only those. It returns nil if nothing is left to
 // show, and ok is false if a text is in a form that the filters cannot read.
 func (f *filters) chunk(chunk []byte) (out []byte, ok bool) {
-	raw, _ := rawjson.Field(chunk, "choices")
 	var left [][]byte
 	edited := false
-	for _, c := range rawjson.Elements(raw) {
-		delta, _ := rawjson.Field(c, "delta")
-		d, changed, ok := f.delta(choiceIndex(c), delta)
+	for _, of := range choicesOf(chunk) {
+		c := of.raw
+		d, changed, ok := f.delta(of.index, of.delta)
 		if !ok {
 			return nil, false
 		}

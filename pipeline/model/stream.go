@@ -105,12 +105,14 @@ func (r *run) broken(s sink, err error) error {
 	return cut
 }
 
-// relay takes the raw chunks of one run, passes on what may be seen now, and keeps all of them for the reply.
+// relay takes the raw chunks of one run, passes on what may be seen now, and puts the reply together.
 type relay struct {
 	run      *run
 	show     bool // the caller reads chunks and no stage holds them back
 	filters  *filters
-	chunks   [][]byte
+	reply    chat.Assembly
+	newest   []byte // of the chunks
+	count    int    // of them
 	size     int
 	waiting  [][]byte // chunks that say nothing yet
 	released bool
@@ -158,9 +160,8 @@ func (s *relay) add(data []byte, eventName string) error {
 	if s.size += len(data); s.size > maxReply {
 		return s.run.badReply("its stream is longer than %d bytes", maxReply)
 	}
-	s.chunks = append(s.chunks, data)
-	raw, _ := rawjson.Field(data, "choices")
-	choices := rawjson.Elements(raw)
+	s.take(data)
+	choices := choicesOf(data)
 	if len(choices) == 0 {
 		s.keepTail(data)
 		return nil
@@ -172,10 +173,10 @@ func (s *relay) add(data []byte, eventName string) error {
 		}
 	}
 	for _, c := range choices {
-		if index := choiceIndex(c); finishes(c) && s.open[index] {
-			s.open[index] = false
+		if c.finishes && s.open[c.index] {
+			s.open[c.index] = false
 			s.finished++
-			if err := s.flush(index); err != nil {
+			if err := s.flush(c.index); err != nil {
 				return err
 			}
 		}
@@ -196,26 +197,24 @@ func (s *relay) keepTail(chunk []byte) {
 // split divides a chunk into the part that may go out now and the part that ends choices, because the end is only sent
 // when the final reply is known. A choice with both is in both. A chunk that is only one of them stays the same, byte
 // for byte.
-func (s *relay) split(chunk []byte, choices [][]byte) (body, tail []byte) {
+func (s *relay) split(chunk []byte, choices []choice) (body, tail []byte) {
 	var now, end [][]byte
 	for _, c := range choices {
-		index := choiceIndex(c)
-		if _, known := s.open[index]; !known {
-			s.open[index] = true
+		if _, known := s.open[c.index]; !known {
+			s.open[c.index] = true
 		}
-		delta, _ := rawjson.Field(c, "delta")
-		full := substance(delta)
+		full := (c.finishes || !s.sawToken) && substance(c.delta)
 		if full && !s.sawToken {
 			s.sawToken, s.run.first = true, time.Since(s.run.began)
 		}
 		switch {
-		case !finishes(c):
-			now = append(now, c)
+		case !c.finishes:
+			now = append(now, c.raw)
 		case !full:
-			end = append(end, c)
+			end = append(end, c.raw)
 		default:
-			now = append(now, rawjson.SetField(c, "finish_reason", []byte("null")))
-			end = append(end, rawjson.SetField(rawjson.DropField(c, "logprobs"), "delta", []byte("{}")))
+			now = append(now, rawjson.SetField(c.raw, "finish_reason", []byte("null")))
+			end = append(end, rawjson.SetField(rawjson.DropField(c.raw, "logprobs"), "delta", []byte("{}")))
 		}
 	}
 	if len(end) == 0 {
@@ -247,7 +246,7 @@ func (s *relay) pass(chunk []byte) error {
 			return nil
 		}
 	}
-	says := chat.Says(chunk)
+	says := !s.released && chat.Says(chunk)
 	if !s.released && !says && !s.overdue && (s.filters != nil || !chat.Thinks(chunk)) {
 		s.waiting = append(s.waiting, chunk)
 		if s.hold == nil {
@@ -306,7 +305,7 @@ func (s *relay) flush(index int64) error {
 		return nil
 	}
 	for _, delta := range s.filters.flush(index) {
-		chunk := chat.Chunk(s.chunks[len(s.chunks)-1], index, delta, nil)
+		chunk := chat.Chunk(s.newest, index, delta, nil)
 		s.release()
 		if err := s.send(chunk); err != nil {
 			return err
@@ -317,7 +316,7 @@ func (s *relay) flush(index int64) error {
 
 func (s *relay) state() sinkState {
 	return sinkState{token: s.sawToken, complete: s.complete, released: s.released, choices: len(s.open) > 0,
-		pieces: len(s.chunks)}
+		pieces: s.count}
 }
 
 // whole reports whether nothing of the reply is missing. If the stream broke, it is complete only if all requested
@@ -326,9 +325,16 @@ func (s *relay) whole(clean bool) bool {
 	return s.complete || clean && s.finished > 0 && s.finished == len(s.open)
 }
 
-// settle assembles the chunks and sets the call's reply.
+// take adds a chunk to the reply.
+func (s *relay) take(chunk []byte) {
+	s.reply.Add(chunk)
+	s.newest = chunk
+	s.count++
+}
+
+// settle sets the call's reply.
 func (s *relay) settle() error {
-	reply, err := chat.Assemble(s.chunks)
+	reply, err := s.reply.Reply()
 	if err != nil {
 		return s.run.badReply("%s", err)
 	}
@@ -349,13 +355,33 @@ func substance(delta []byte) bool {
 	return found
 }
 
-func finishes(choice []byte) bool {
-	v, _ := rawjson.Field(choice, "finish_reason")
-	return !rawjson.IsNull(v) && string(v) != `""`
+// choice is one choice of a chunk.
+type choice struct {
+	raw, delta []byte
+	index      int64
+	finishes   bool // it has a finish reason
 }
 
-func choiceIndex(choice []byte) int64 {
-	raw, _ := rawjson.Field(choice, "index")
-	n, _ := rawjson.Int(raw)
-	return n
+func choicesOf(chunk []byte) (out []choice) {
+	raw, _ := rawjson.Field(chunk, "choices")
+	for _, one := range rawjson.Elements(raw) {
+		out = append(out, readChoice(one))
+	}
+	return out
+}
+
+// readChoice reads a choice in one pass, because a stream has many.
+func readChoice(raw []byte) choice {
+	c := choice{raw: raw}
+	rawjson.EachField(raw, func(key string, v []byte) {
+		switch key {
+		case "delta":
+			c.delta = v
+		case "index":
+			c.index, _ = rawjson.Int(v)
+		case "finish_reason":
+			c.finishes = !rawjson.IsNull(v) && string(v) != `""`
+		}
+	})
+	return c
 }

@@ -3,7 +3,6 @@
 package stream
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 
@@ -26,6 +25,7 @@ type Follower struct {
 	waiting  [][]byte // chunks that say nothing yet
 	released bool
 	like     []byte // the first chunk that went out: all others get its id, created and model
+	shared   [len(sharedKeys)][]byte
 	shown    map[int64]*shownChoice
 }
 
@@ -62,23 +62,30 @@ func (f *Follower) Delta(d pipeline.Delta) [][]byte {
 	if !ok {
 		return nil
 	}
-	if len(choicesOf(d.Chunk)) == 0 {
-		return nil // usage and the like come at the end
+	if !f.released {
+		if len(choicesOf(d.Chunk)) == 0 {
+			return nil // usage and the like come at the end
+		}
+		f.released = chat.Says(d.Chunk)
+		if !f.released && !chat.Thinks(d.Chunk) {
+			f.waiting = append(f.waiting, d.Chunk)
+			return nil
+		}
 	}
-	f.waiting = append(f.waiting, d.Chunk)
-	says := chat.Says(d.Chunk)
-	if !f.released && !says && !chat.Thinks(d.Chunk) {
-		return nil
-	}
-	f.released = f.released || says
-	out := f.waiting
+	chunks := append(f.waiting, d.Chunk)
 	f.waiting = nil
-	for i, chunk := range out {
+	out := chunks[:0]
+	for _, chunk := range chunks {
 		if f.like == nil {
 			f.like = bare(chunk)
+			for i, key := range sharedKeys {
+				f.shared[i], _ = rawjson.Field(f.like, key)
+			}
 		}
-		out[i] = f.normal(chunk)
-		f.see(chunk)
+		chunk, choices := f.normal(chunk)
+		if f.see(choices); len(choices) > 0 {
+			out = append(out, chunk)
+		}
 	}
 	return out
 }
@@ -251,7 +258,8 @@ func (f *Follower) finish(index int64, ch chat.Choice, tail [][]byte) []byte {
 				continue
 			}
 			c = rawjson.SetField(rawjson.SetField(c, "delta", []byte("{}")), "finish_reason", reason)
-			return f.normal(rawjson.SetField(chunk, "choices", rawjson.Array([][]byte{c})))
+			chunk, _ = f.normal(rawjson.SetField(chunk, "choices", rawjson.Array([][]byte{c})))
+			return chunk
 		}
 	}
 	return chat.Chunk(f.like, index, []byte("{}"), reason)
@@ -264,8 +272,8 @@ func (f *Follower) usageChunk(reply []byte, tail [][]byte) (out [][]byte) {
 	}
 	for _, chunk := range tail {
 		u, ok := rawjson.Field(chunk, "usage")
-		if len(choicesOf(chunk)) == 0 {
-			out = append(out, f.normal(chunk))
+		if normal, choices := f.normal(chunk); len(choices) == 0 {
+			out = append(out, normal)
 			if ok && !rawjson.IsNull(u) {
 				return out
 			}
@@ -275,75 +283,6 @@ func (f *Follower) usageChunk(reply []byte, tail [][]byte) (out [][]byte) {
 		return append(out, chat.UsageChunk(f.like, u))
 	}
 	return out
-}
-
-// normal gives a chunk the id, created and model of the first, and an explicit null where a finish reason is missing.
-func (f *Follower) normal(chunk []byte) []byte {
-	for _, key := range []string{"id", "created", "model"} {
-		want, ok := rawjson.Field(f.like, key)
-		if !ok {
-			continue
-		}
-		if have, ok := rawjson.Field(chunk, key); !ok || !bytes.Equal(have, want) {
-			chunk = rawjson.SetField(chunk, key, want)
-		}
-	}
-	choices := choicesOf(chunk)
-	changed := false
-	for i, c := range choices {
-		if _, ok := rawjson.Field(c, "finish_reason"); !ok {
-			choices[i] = rawjson.SetField(c, "finish_reason", []byte("null"))
-			changed = true
-		}
-	}
-	if changed {
-		chunk = rawjson.SetField(chunk, "choices", rawjson.Array(choices))
-	}
-	return chunk
-}
-
-func (f *Follower) see(chunk []byte) {
-	for _, c := range choicesOf(chunk) {
-		index := indexOf(c, 0)
-		s := f.shown[index]
-		if s == nil {
-			s = &shownChoice{texts: map[string]*seenText{}, other: map[string]bool{}}
-			f.shown[index] = s
-		}
-		delta, _ := rawjson.Field(c, "delta")
-		rawjson.EachField(delta, func(key string, raw []byte) {
-			text, isText := rawjson.IsString(raw)
-			switch {
-			case key == "role" || rawjson.IsNull(raw):
-			case key == "tool_calls":
-				for _, t := range rawjson.Elements(raw) {
-					s.seeTool(t)
-				}
-			case isText:
-				if s.texts[key] == nil {
-					s.texts[key] = &seenText{}
-				}
-				s.texts[key].add(text)
-			default:
-				s.other[key] = true
-			}
-		})
-	}
-}
-
-func (s *shownChoice) seeTool(raw []byte) {
-	at := s.slots.At(raw)
-	for len(s.tools) <= at {
-		s.tools = append(s.tools, &shownTool{})
-	}
-	t, call := s.tools[at], chat.ToolCall{Raw: raw}
-	if t.id == "" {
-		t.id = call.ID()
-	}
-	if t.name == "" {
-		t.name = call.Name()
-	}
-	t.args.add(call.Arguments())
 }
 
 // bare returns the fields that all chunks of a stream share.

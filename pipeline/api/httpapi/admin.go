@@ -86,6 +86,6 @@ func (s *controlSurface) confirmation(w http.ResponseWriter, r *http.Request) (s
 	if f := api.ControlBody(body); f != nil {
 		return "", f
 	}
-	name, _ := rawjson.FieldString(body, "confirm")
+	name := rawjson.Text(body, "confirm")
 	return name, nil
 }

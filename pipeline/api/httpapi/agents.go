@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"time"
@@ -124,10 +123,7 @@ func (s *agentFace) knowsAgent(name string) bool {
 
 // awaitRun answers with the run when it has ended or waits for a person.
 func (s *agentFace) awaitRun(w http.ResponseWriter, r *http.Request, tenant, agent string, pending pipeline.Pending) {
-	defer context.AfterFunc(r.Context(), pending.Leave)()
-	ctx, cancel := s.untilHalt(r.Context())
-	defer cancel()
-	c, err := pending.Wait(ctx, nil)
+	c, err := s.await(r, pending)
 	switch {
 	case err != nil && !errors.Is(err, pipeline.ErrHeld):
 		s.notEnded(w, r, pending, err)

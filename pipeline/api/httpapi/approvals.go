@@ -142,7 +142,7 @@ func (s *approvalSurface) decide(w http.ResponseWriter, r *http.Request, id api.
 	case err != nil:
 		s.failed(w, r, err)
 	default:
-		word, _ := rawjson.FieldString(body, "decision")
+		word := rawjson.Text(body, "decision")
 		s.log.Info("call decided", "call", call, "tenant", tenant, "decision", word, "by", by)
 		w.Header().Set("Location", api.ResultPath(call))
 		writeValue(w, http.StatusOK, struct {

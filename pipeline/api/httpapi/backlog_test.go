@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -79,4 +81,42 @@ func TestOnlyReadersWithMoreThanTheirShareAreDropped(t *testing.T) {
 	require.True(t, last.late(60<<10), "there is no room for its reply")
 	last.close()
 	require.Zero(t, all.held.Load())
+}
+
+// When too much waits for slow readers, a large reply waits in a file: its reader gets all of it, and nothing of it
+// stays behind. Where no file can be made, it stays in memory, and the log says so.
+func TestALargeReplyWaitsInAFileWhereMuchWaits(t *testing.T) {
+	reply := `{"text":"` + strings.Repeat("x", 4*streamShare) + `"}`
+	for name, row := range map[string]struct {
+		held int64
+		dir  string
+		says string
+	}{
+		"there is room":        {dir: "nowhere"},
+		"there is none":        {held: 64 << 20},
+		"and no file either":   {held: 64 << 20, dir: "nowhere", says: "let the process write to its directory"},
+		"the last of the room": {held: 64<<20 - int64(len(reply)), dir: "nowhere"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			t.Setenv("TMPDIR", filepath.Join(dir, row.dir))
+			g := start(t, &apitest.Entry{Target: apitest.Replies(reply)}, nil)
+			g.s.backlog.held.Store(row.held)
+			got := g.Chat(t, apitest.GoodBody)
+			require.Equal(t, 200, got.StatusCode)
+			require.Equal(t, reply, got.Body)
+			require.Equal(t, "application/json", got.Header.Get("Content-Type"))
+			require.EqualValues(t, len(reply), got.ContentLength)
+			g.Close()
+			require.Equal(t, row.held, g.s.backlog.held.Load())
+			left, err := os.ReadDir(dir)
+			require.NoError(t, err)
+			require.Empty(t, left)
+			if row.says == "" {
+				require.NotContains(t, g.log.String(), "WARN")
+			} else {
+				require.Contains(t, g.log.String(), row.says)
+			}
+		})
+	}
 }

@@ -35,8 +35,8 @@ func (s *modelFace) add(t *router) {
 		t.add(prefix+"/models/{id...}", methods{http.MethodGet: s.caller(s.getModel)})
 	}
 	t.add("/v1/agents/{agent}/chat/completions", chat)
-	t.add("/v1/messages", methods{http.MethodPost: anthropic(s.caller(s.messages))})
-	t.add("/v1/messages/count_tokens", methods{http.MethodPost: anthropic(s.caller(s.countTokens))})
+	t.add("/v1/messages", methods{http.MethodPost: s.caller(s.messages)})
+	t.add("/v1/messages/count_tokens", methods{http.MethodPost: s.caller(s.countTokens)})
 	t.add("/v1/embeddings", methods{http.MethodPost: s.caller(s.embeddings)})
 	t.add("/v1/results/{call}", methods{http.MethodGet: s.caller(s.result)})
 }
@@ -46,17 +46,9 @@ const agentPrefix = "agent/"
 
 // chat is POST /v1/chat/completions, streaming and not. The body goes in as it came, and the reply goes out as it is.
 func (s *modelFace) chat(w http.ResponseWriter, r *http.Request, id api.Identity) {
-	body, fault := s.bodies.Read(w, r)
-	if fault != nil {
-		writeFault(w, fault)
-		return
+	if req, ok := s.body(w, r, id, messages.ChatWire); ok {
+		s.runKept(w, r, id, req)
 	}
-	req, fault := request(r, id, messages.ChatWire, body)
-	if fault != nil {
-		writeFault(w, fault)
-		return
-	}
-	s.runKept(w, r, id, req)
 }
 
 // runKept is run for a chat call: the stream of one that is stored is kept, so that it can be resumed.
@@ -96,15 +88,12 @@ func (s *callRunner) run(w http.ResponseWriter, r *http.Request, req pipeline.Re
 		accepted(w, pending.ID(), "accepted")
 		return
 	}
-	// A caller that leaves is noticed at once, whatever the handler is doing.
-	defer context.AfterFunc(r.Context(), pending.Leave)()
 	if req.Stream {
+		defer context.AfterFunc(r.Context(), pending.Leave)()
 		s.stream(w, r, pending, req)
 		return
 	}
-	ctx, cancel := s.untilHalt(r.Context())
-	defer cancel()
-	c, err := pending.Wait(ctx, nil)
+	c, err := s.await(r, pending)
 	if err != nil {
 		s.notEnded(w, r, pending, err)
 		return
@@ -113,6 +102,32 @@ func (s *callRunner) run(w http.ResponseWriter, r *http.Request, req pipeline.Re
 		c.SetReply(view.Echo(req.Body, c.Reply()))
 	}
 	s.finish(w, r, c)
+}
+
+// body reads the body of a call and makes the request of it for the entry. ok is false if it has answered why not.
+func (s *common) body(w http.ResponseWriter, r *http.Request, id api.Identity, wire messages.Wire) (
+	req pipeline.Request, ok bool) {
+	body, fault := s.bodies.Read(w, r)
+	if fault == nil {
+		req, fault = request(r, id, wire, body)
+	}
+	if fault != nil {
+		writeFault(w, fault)
+	}
+	return req, fault == nil
+}
+
+// await waits for the end of a call whose caller may leave meanwhile; that is noticed at once. It keeps nothing of the
+// call, so that a caller who reads slowly holds no more than the reply.
+func (s *callRunner) await(r *http.Request, pending pipeline.Pending) (*messages.Call, error) {
+	defer context.AfterFunc(r.Context(), pending.Leave)()
+	ctx, cancel := s.untilHalt(r.Context())
+	defer cancel()
+	c, err := pending.Wait(ctx, nil)
+	if r.Context().Err() != nil {
+		pending.Leave()
+	}
+	return c, err
 }
 
 // request makes a request for the entry of a model body and its headers.
@@ -193,11 +208,11 @@ func (s *callRunner) finish(w http.ResponseWriter, r *http.Request, c *messages.
 	case c.Fault != nil:
 		writeEnd(w, c)
 	case isText:
-		api.WriteBody(w, http.StatusOK, "text/plain; charset=utf-8", []byte(text))
+		s.reply(w, "text/plain; charset=utf-8", []byte(text))
 	case !c.HasReply():
 		writeFault(w, api.Refused(messages.Internal, "the call %s ended without a reply", c.ID))
 	default:
-		api.WriteJSON(w, http.StatusOK, c.Reply())
+		s.reply(w, "application/json", c.Reply())
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/messages/rawjson"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/responses"
 )
@@ -102,12 +103,7 @@ func (s *conversationFace) addItems(w http.ResponseWriter, r *http.Request, id a
 		if err != nil {
 			return err
 		}
-		l := itemList{Object: "list", Data: added}
-		if len(added) > 0 {
-			first, last := itemID(added[0]), itemID(added[len(added)-1])
-			l.First, l.Last = &first, &last
-		}
-		writeValue(w, http.StatusOK, l)
+		writePage(w, added, false)
 		return nil
 	})
 }
@@ -119,8 +115,8 @@ func (s *conversationFace) getItem(w http.ResponseWriter, r *http.Request, id ap
 			return err
 		}
 		for _, item := range c.Items() {
-			if itemID(item) == r.PathValue("item") {
-				api.WriteJSON(w, http.StatusOK, item)
+			if rawjson.Text(item, "id") == r.PathValue("item") {
+				api.WriteJSON(w, http.StatusOK, responses.Shown(item))
 				return nil
 			}
 		}

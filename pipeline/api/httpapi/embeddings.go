@@ -5,21 +5,32 @@ import (
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
+	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 )
 
+// checkEmbeddings refuses what is asked of other models, and a size that vectors cannot have.
+func checkEmbeddings(req pipeline.Request) *messages.Fault {
+	size := rawjson.At(req.Body, "dimensions")
+	n, ok := rawjson.Int(size)
+	switch {
+	case req.Kind != messages.Model:
+		return api.Invalid("model", "embeddings come from a model, not from an agent")
+	case req.Stream:
+		return api.Invalid("stream", "embeddings do not come as a stream")
+	case !rawjson.IsNull(size) && (!ok || n < 1):
+		return api.Invalid("dimensions", "dimensions must be a whole number of 1 or more")
+	}
+	return nil
+}
+
 // embeddings is POST /v1/embeddings.
 func (s *modelFace) embeddings(w http.ResponseWriter, r *http.Request, id api.Identity) {
-	body, fault := s.bodies.Read(w, r)
-	if fault != nil {
-		writeFault(w, fault)
+	req, ok := s.body(w, r, id, messages.EmbeddingsWire)
+	if !ok {
 		return
 	}
-	req, fault := request(r, id, messages.EmbeddingsWire, body)
-	if fault == nil && (req.Stream || req.Kind != messages.Model) {
-		fault = api.Invalid("model", "embeddings come from a model, and never as a stream")
-	}
-	if fault != nil {
+	if fault := checkEmbeddings(req); fault != nil {
 		writeFault(w, fault)
 		return
 	}

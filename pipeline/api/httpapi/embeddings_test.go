@@ -25,7 +25,9 @@ func TestEmbeddingsGoInAsTheyAre(t *testing.T) {
 	require.Equal(t, []string{"model-fallback"}, entry.Last(t).Skip)
 	require.Empty(t, entry.Last(t).Session+entry.Last(t).Run, "stages that shape conversations leave it alone")
 	for _, more := range []string{``, `,"input":""`, `,"input":[]`, `,"input":["a",""]`, `,"input":{}`, `,"input":7`,
-		`,"input":[{}]`, `,"input":"a","stream":true`} {
+		`,"input":[{}]`, `,"input":"a","stream":true`, `,"input":["a",1]`, `,"input":[[1],"a"]`, `,"input":[[]]`,
+		`,"input":[[1],[]]`, `,"input":[-1]`, `,"input":[1.5]`, `,"input":null`, `,"input":"a","dimensions":0`,
+		`,"input":"a","dimensions":"4"`, `,"input":"a","dimensions":1.5`} {
 		require.Equal(t, 400, g.Do(t, "POST", "/v1/embeddings", `{"model":"m1"`+more+`}`).StatusCode, more)
 	}
 	require.Equal(t, 400, g.Do(t, "POST", "/v1/embeddings", `{"model":"agent/helper","input":"a"}`).StatusCode)

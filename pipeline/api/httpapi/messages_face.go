@@ -30,26 +30,17 @@ const (
 	maxWireHeader  = 4096
 )
 
-// anthropic has a route answer errors in the shape of the Messages API, those of keys too.
-func anthropic(next http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if a, ok := w.(*recorder); ok {
-			a.shape, a.idHeader = anthropicError, "Request-Id"
-		}
-		next(w, r)
-	}
+// speaksMessages reports whether a request comes from a client of the Messages API, which reads errors in the shape of
+// that API, whatever they are about: keys, paths that are not served, methods.
+func speaksMessages(r *http.Request) bool {
+	const path = "/v1/messages"
+	return r.Header.Get(anthropicVersion) != "" || r.URL.Path == path || strings.HasPrefix(r.URL.Path, path+"/")
 }
 
 // messages is POST /v1/messages, streaming and not: the body goes in as it came, the reply goes out as it is.
 func (s *modelFace) messages(w http.ResponseWriter, r *http.Request, id api.Identity) {
-	body, fault := s.bodies.Read(w, r)
-	if fault != nil {
-		writeFault(w, fault)
-		return
-	}
-	req, fault := request(r, id, messages.MessagesWire, body)
-	if fault != nil {
-		writeFault(w, fault)
+	req, ok := s.body(w, r, id, messages.MessagesWire)
+	if !ok {
 		return
 	}
 	if req.Notes == nil {
@@ -79,17 +70,13 @@ func wireHeaders(h http.Header) map[string]string {
 // countTokens is POST /v1/messages/count_tokens. It is an estimate: asking the provider would send the texts past the
 // stages that hide what is private.
 func (s *modelFace) countTokens(w http.ResponseWriter, r *http.Request, id api.Identity) {
-	body, fault := s.bodies.Read(w, r)
-	if fault == nil {
-		_, fault = request(r, id, messages.MessagesWire, body)
-	}
-	if fault != nil {
-		writeFault(w, fault)
+	req, ok := s.body(w, r, id, messages.MessagesWire)
+	if !ok {
 		return
 	}
 	writeValue(w, http.StatusOK, struct {
 		InputTokens int64 `json:"input_tokens"`
-	}{view.Estimate(view.Of(messages.MessagesWire), body)})
+	}{view.Estimate(view.Of(messages.MessagesWire), req.Body)})
 }
 
 // errorTypes are the types of errors by status.

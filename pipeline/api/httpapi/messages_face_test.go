@@ -182,3 +182,30 @@ func TestModelsInBothShapes(t *testing.T) {
 	require.Equal(t, "org/m2", gjson.Get(body, "data.0.id").String())
 	require.Equal(t, "m1", gjson.Get(g.Do(t, "GET", "/v1/models/m1", "", version).Body, "display_name").String())
 }
+
+// Clients of the Messages API read every error in its shape, also of what is not served.
+func TestMessagesClientsReadEveryErrorInTheirShape(t *testing.T) {
+	t.Parallel()
+	g := start(t, &apitest.Entry{}, nil)
+	const version = "Anthropic-Version: 2023-06-01"
+	for _, row := range []struct {
+		method, path string
+		header       []string
+		status       int
+		kind         string
+	}{
+		{"POST", "/v1/messages/batches", nil, 404, "not_found_error"},
+		{"GET", "/v1/messages/batches/x/results", nil, 404, "not_found_error"},
+		{"GET", "/v1/messages", nil, 405, "invalid_request_error"},
+		{"GET", "/v1/models/none", []string{version}, 404, "not_found_error"},
+		{"GET", "/v1/files", []string{version}, 404, "not_found_error"},
+	} {
+		res := g.Do(t, row.method, row.path, "", row.header...)
+		require.Equal(t, row.status, res.StatusCode, res.Body)
+		require.Equal(t, "error", gjson.Get(res.Body, "type").Str, res.Body)
+		require.Equal(t, row.kind, gjson.Get(res.Body, "error.type").Str, res.Body)
+		require.Equal(t, res.Header.Get("Request-Id"), gjson.Get(res.Body, "request_id").Str)
+	}
+	g.Do(t, "GET", "/v1/models/none", "").IsFault(t, messages.ModelNotFound)
+	g.Do(t, "GET", "/v1/messagesx", "").IsFault(t, messages.NotFound)
+}

@@ -26,7 +26,7 @@ func (s *Server) attend(r *http.Request, a *recorder, begin time.Time) (*http.Re
 	ctx := context.WithValue(context.WithoutCancel(r.Context()), beginKey{}, begin)
 	ctx, cancel := context.WithCancel(ctx)
 	conn, _ := r.Context().Value(connKey{}).(net.Conn)
-	handled(conn)
+	handled(conn, true)
 	answered, watched := make(chan struct{}), make(chan struct{})
 	stop := context.AfterFunc(r.Context(), func() {
 		defer close(watched)

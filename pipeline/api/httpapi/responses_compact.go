@@ -1,34 +1,22 @@
 package httpapi
 
 import (
-	"context"
 	"net/http"
 	"time"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/pipeline/api"
-	"github.com/shallot-nats/shallot/pipeline/api/responses"
 )
 
 // compact is POST /v1/responses/compact: a shorter list of items in the place of a conversation. The summary is one
 // call of the model, which passes the chain as any other.
 func (s *responseFace) compact(w http.ResponseWriter, r *http.Request, id api.Identity) {
-	body, fault := s.bodies.Read(w, r)
-	if fault != nil {
-		writeFault(w, fault)
+	req, _, turn := s.turn(w, r, id)
+	switch {
+	case turn == nil:
 		return
-	}
-	req, fault := request(r, id, messages.ResponsesWire, body)
-	if fault == nil && req.Kind == messages.Agent {
-		fault = api.Invalid("model", "name a model: an agent cannot compact")
-	}
-	if fault != nil {
-		writeFault(w, fault)
-		return
-	}
-	turn, err := s.kept.Prepare(r.Context(), responses.Owner{Tenant: req.Tenant, Key: id.KeyID}, body)
-	if err != nil {
-		s.failed(w, r, err)
+	case req.Kind == messages.Agent:
+		writeFault(w, api.Invalid("model", "name a model: an agent cannot compact"))
 		return
 	}
 	req.Body, req.Stream = turn.Compaction(), false
@@ -37,10 +25,7 @@ func (s *responseFace) compact(w http.ResponseWriter, r *http.Request, id api.Id
 		s.failed(w, r, err)
 		return
 	}
-	defer context.AfterFunc(r.Context(), pending.Leave)()
-	ctx, cancel := s.untilHalt(r.Context())
-	defer cancel()
-	c, err := pending.Wait(ctx, nil)
+	c, err := s.await(r, pending)
 	if err != nil {
 		s.notEnded(w, r, pending, err)
 		return

@@ -58,20 +58,8 @@ func (s *responseFace) noSocket(w http.ResponseWriter, r *http.Request, _ api.Id
 
 // createResponse is POST /v1/responses, streaming and not, in the background and not.
 func (s *responseFace) createResponse(w http.ResponseWriter, r *http.Request, id api.Identity) {
-	body, fault := s.bodies.Read(w, r)
-	if fault != nil {
-		writeFault(w, fault)
-		return
-	}
-	req, fault := request(r, id, messages.ResponsesWire, body)
-	if fault != nil {
-		writeFault(w, fault)
-		return
-	}
-	o := responses.Owner{Tenant: req.Tenant, Key: id.KeyID}
-	turn, err := s.kept.Prepare(r.Context(), o, body)
-	if err != nil {
-		s.failed(w, r, err)
+	req, o, turn := s.turn(w, r, id)
+	if turn == nil {
 		return
 	}
 	req.Body = turn.Body
@@ -87,6 +75,22 @@ func (s *responseFace) createResponse(w http.ResponseWriter, r *http.Request, id
 	}
 }
 
+// turn reads a request for a response, with all that it refers to; nil if it has answered why not.
+func (s *responseFace) turn(w http.ResponseWriter, r *http.Request, id api.Identity) (req pipeline.Request,
+	o responses.Owner, turn *responses.Turn) {
+	req, ok := s.body(w, r, id, messages.ResponsesWire)
+	if !ok {
+		return req, o, nil
+	}
+	o = responses.Owner{Tenant: req.Tenant, Key: id.KeyID}
+	turn, err := s.kept.Prepare(r.Context(), o, req.Body)
+	if err != nil {
+		s.failed(w, r, err)
+		return req, o, nil
+	}
+	return req, o, turn
+}
+
 // respond runs a call whose caller waits for the response.
 func (s *responseFace) respond(w http.ResponseWriter, r *http.Request, a *answering, req pipeline.Request) {
 	pending, err := s.accept(w, r, req)
@@ -95,17 +99,15 @@ func (s *responseFace) respond(w http.ResponseWriter, r *http.Request, a *answer
 		return
 	}
 	a.rec = a.turn.Record(pending.ID(), time.Now().Unix())
-	defer context.AfterFunc(r.Context(), pending.Leave)()
 	if req.Stream {
+		defer context.AfterFunc(r.Context(), pending.Leave)()
 		a.follow = stream.NewEventFollower(messages.ResponsesWire, req.Body)
 		s.streamWith(w, r, pending, req, a)
 		return
 	}
-	ctx, cancel := s.untilHalt(r.Context())
-	defer cancel()
-	c, err := pending.Wait(ctx, nil)
+	c, err := s.await(r, pending)
 	if errors.Is(err, pipeline.ErrHeld) && a.turn.Store && s.kept.Asks != nil &&
-		s.kept.Begin(ctx, a.o, a.rec) == nil {
+		s.kept.Begin(r.Context(), a.o, a.rec) == nil {
 		s.awaitResponse(w, r, a.o, a.rec)
 		return
 	}
@@ -290,18 +292,8 @@ func (s *responseFace) keepEvents(ctx context.Context, o responses.Owner, rec *r
 
 // inputTokens is POST /v1/responses/input_tokens: an estimate, as for the Messages API.
 func (s *responseFace) inputTokens(w http.ResponseWriter, r *http.Request, id api.Identity) {
-	body, fault := s.bodies.Read(w, r)
-	var req pipeline.Request
-	if fault == nil {
-		req, fault = request(r, id, messages.ResponsesWire, body)
-	}
-	if fault != nil {
-		writeFault(w, fault)
-		return
-	}
-	turn, err := s.kept.Prepare(r.Context(), responses.Owner{Tenant: req.Tenant, Key: id.KeyID}, body)
-	if err != nil {
-		s.failed(w, r, err)
+	_, _, turn := s.turn(w, r, id)
+	if turn == nil {
 		return
 	}
 	writeValue(w, http.StatusOK, struct {

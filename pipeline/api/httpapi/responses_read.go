@@ -1,17 +1,13 @@
 package httpapi
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
-	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/responses"
 )
@@ -64,81 +60,14 @@ func (s *responseFace) getResponse(w http.ResponseWriter, r *http.Request, id ap
 	})
 }
 
-// followPause is how often a follower looks for new events.
-const followPause = 50 * time.Millisecond
-
 // followResponse writes the events of a kept response after a number, those that are there and those that come, until
 // the stream ends or the reader leaves.
 func (s *responseFace) followResponse(w http.ResponseWriter, r *http.Request, o responses.Owner, rec *responses.Record,
 	after int) {
-	ctx, cancel := s.untilHalt(r.Context())
-	defer cancel()
-	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.writeTimeout, wire: messages.ResponsesWire}
-	e.raw(": following\n\n")
-	beat, pause := time.NewTicker(s.heartbeat), time.NewTicker(followPause)
-	defer beat.Stop()
-	defer pause.Stop()
-	over := false // the response has ended, so all its events are written
-	for n := 0; e.err == nil; {
-		list, last, err := s.nextEvents(ctx, o, rec, n)
-		switch {
-		case err == nil:
-			n++
-			e.write(slices.DeleteFunc(list, func(event []byte) bool { return responses.Number(event) <= after }))
-			if last {
-				return
-			}
-			continue
-		case !errors.Is(err, pipeline.ErrNotFound):
-			s.stopFollowing(ctx, e, rec, err)
-			return
-		case over:
-			e.fail(api.Refused(messages.NotFound, "the events of response %s are not kept any more", rec.ID))
-			return
-		}
-		select {
-		case <-pause.C:
-		case <-beat.C:
-			e.ping()
-		case <-ctx.Done():
-			s.stopFollowing(ctx, e, rec, context.Cause(ctx))
-			return
-		}
-		now, err := s.kept.Look(ctx, o, rec.ID)
-		if err != nil && ctx.Err() == nil {
-			s.stopFollowing(ctx, e, rec, err)
-			return
-		}
-		over = err == nil && now.Done()
-	}
-}
-
-func (s *responseFace) stopFollowing(ctx context.Context, e *events, rec *responses.Record, err error) {
-	if errors.Is(context.Cause(ctx), errStopping) {
-		e.fail(api.StoppingFault(messages.StreamCut, rec.Call))
-		return
-	}
-	if f, ok := errors.AsType[*messages.Fault](err); ok {
-		e.fail(f)
-		return
-	}
-	e.fail(api.Refused(messages.StreamCut, "the gateway lost the stream; ask again after the last event"))
-}
-
-// nextEvents are the events of a batch. A response that was not streamed has one, when it has ended.
-func (s *responseFace) nextEvents(ctx context.Context, o responses.Owner, rec *responses.Record, n int) (list [][]byte,
-	last bool, err error) {
-	if rec.Stream {
-		return s.kept.Events(ctx, o, rec.ID, n)
-	}
-	now, err := s.kept.Look(ctx, o, rec.ID)
-	switch {
-	case err != nil:
-		return nil, false, err
-	case !now.Done():
-		return nil, false, pipeline.ErrNotFound
-	}
-	return now.Replay(), true, nil
+	e := s.following(w, messages.ResponsesWire)
+	s.follow(r, e, s.kept.Follow(o, rec), follow{call: rec.Call, show: func(list [][]byte) {
+		e.write(slices.DeleteFunc(list, func(event []byte) bool { return responses.Number(event) <= after }))
+	}, end: func() {}})
 }
 
 // deleteResponse is DELETE /v1/responses/{response}. A response that still runs is cancelled.
@@ -221,21 +150,25 @@ func writeItems(w http.ResponseWriter, r *http.Request, items []json.RawMessage)
 		limit = n
 	}
 	if after := q.Get("after"); after != "" {
-		i := slices.IndexFunc(items, func(item json.RawMessage) bool { return itemID(item) == after })
+		i := slices.IndexFunc(items, func(item json.RawMessage) bool { return rawjson.Text(item, "id") == after })
 		if i < 0 {
 			return api.Refused(messages.NotFound, "no item %q in this list", messages.Clip(after, 100)).At("after")
 		}
 		items = items[i+1:]
 	}
-	l := itemList{Object: "list", Data: items[:min(limit, len(items))], HasMore: len(items) > limit}
-	if len(l.Data) == 0 {
-		l.Data = []json.RawMessage{}
-	} else {
-		first, last := itemID(l.Data[0]), itemID(l.Data[len(l.Data)-1])
-		l.First, l.Last = &first, &last
-	}
-	writeValue(w, http.StatusOK, l)
+	writePage(w, items[:min(limit, len(items))], len(items) > limit)
 	return nil
 }
 
-func itemID(item json.RawMessage) string { id, _ := rawjson.FieldString(item, "id"); return id }
+// writePage answers with items, as clients read them.
+func writePage(w http.ResponseWriter, items []json.RawMessage, more bool) {
+	l := itemList{Object: "list", Data: []json.RawMessage{}, HasMore: more}
+	for _, item := range items {
+		l.Data = append(l.Data, responses.Shown(item))
+	}
+	if len(items) > 0 {
+		first, last := rawjson.Text(items[0], "id"), rawjson.Text(items[len(items)-1], "id")
+		l.First, l.Last = &first, &last
+	}
+	writeValue(w, http.StatusOK, l)
+}

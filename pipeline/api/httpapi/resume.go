@@ -2,16 +2,13 @@ package httpapi
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/shallot-nats/shallot/messages"
-	"github.com/shallot-nats/shallot/pipeline"
 	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/responses"
 )
@@ -97,76 +94,19 @@ func (s *resumeFace) resume(w http.ResponseWriter, r *http.Request, id api.Ident
 			return err
 		}
 		setHeader(w.Header(), "Shallot-Call", call)
-		s.followChat(w, r, o, kept, after)
+		s.followChat(w, r, kept, after)
 		return nil
 	})
 }
 
-// abandoned is after how many pauses the log of a call that has ended is taken for that of a gateway that has died.
-const abandoned = 20
-
-func (s *resumeFace) followChat(w http.ResponseWriter, r *http.Request, o responses.Owner, kept *responses.Chat,
-	after int) {
-	ctx, cancel := s.untilHalt(r.Context())
-	defer cancel()
-	e := &events{w: w, rc: http.NewResponseController(w), timeout: s.writeTimeout, wire: messages.ChatWire}
-	e.raw(": following\n\n")
-	beat, pause := time.NewTicker(s.heartbeat), time.NewTicker(followPause)
-	defer beat.Stop()
-	defer pause.Stop()
-	at, idle := 0, 0
-	for n := 0; e.err == nil; {
-		chunks, last, fault, err := kept.Next(ctx, n)
-		switch {
-		case err == nil:
-			for _, c := range chunks {
-				if at++; at-1 > after {
-					e.id = strconv.Itoa(at - 1)
-					e.send(oneLine(c))
-				}
+func (s *resumeFace) followChat(w http.ResponseWriter, r *http.Request, kept *responses.Chat, after int) {
+	e, at := s.following(w, messages.ChatWire), 0
+	s.follow(r, e, kept, follow{call: kept.Call, patience: abandoned, show: func(chunks [][]byte) {
+		for _, c := range chunks {
+			if at++; at-1 > after {
+				e.id = strconv.Itoa(at - 1)
+				e.send(oneLine(c))
 			}
-			if n, idle = n+1, 0; !last {
-				continue
-			}
-			if fault != nil {
-				e.fail(fault)
-				return
-			}
-			e.send([]byte("[DONE]"))
-			return
-		case !errors.Is(err, pipeline.ErrNotFound) && ctx.Err() == nil:
-			e.fail(api.Refused(messages.StreamCut, "the gateway lost the stream; ask again after the last chunk"))
-			return
 		}
-		select {
-		case <-pause.C:
-			if idle++; idle%abandoned == 0 {
-				s.takeOver(ctx, o, kept)
-			}
-		case <-beat.C:
-			e.ping()
-		case <-ctx.Done():
-			if errors.Is(context.Cause(ctx), errStopping) {
-				e.fail(api.StoppingFault(messages.StreamCut, kept.Call))
-			}
-			return
-		}
-	}
-}
-
-// takeOver ends a log that its gateway left, if its call has ended.
-func (s *resumeFace) takeOver(ctx context.Context, o responses.Owner, kept *responses.Chat) {
-	look, cancel := context.WithTimeout(ctx, followPause)
-	c, err := s.entry.Result(look, o.Tenant, kept.Call)
-	cancel()
-	if f, ok := errors.AsType[*messages.Fault](err); c == nil && ok && f.Code == messages.NotFound {
-		c = messages.NewCall(messages.Model, o.Tenant, nil)
-		c.Fail(f)
-	}
-	if c == nil {
-		return // it runs, waits for a person, or cannot be asked for now
-	}
-	if err := kept.Finish(ctx, c); err != nil && ctx.Err() == nil {
-		s.log.Warn("the end of a stream is not kept yet", "call", kept.Call, "err", err)
-	}
+	}, end: func() { e.send([]byte("[DONE]")) }})
 }

@@ -131,6 +131,9 @@ func (s *Server) wrap(t *router) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
 		a := &recorder{ResponseWriter: w}
+		if speaksMessages(r) {
+			a.shape, a.idHeader = anthropicError, "Request-Id"
+		}
 		r, stop := s.attend(r, a, begin)
 		defer stop()
 		// A stream's last write deadline must not meet the next request of the connection.
@@ -169,7 +172,11 @@ func (s *Server) wrap(t *router) http.Handler {
 		if rest, ok := strings.CutPrefix(r.URL.Path, evictedPath+"/"); ok && r.URL.RawPath == "" {
 			r.URL.Path = evictedPath + rest // an absolute path, in the form in which it was shown
 		}
-		if fault == nil && !plainTarget(r) {
+		switch {
+		case fault != nil:
+		case r.ProtoMajor != 1: // net/http hands on the first words of HTTP/2, and nothing else of it
+			fault = versionFault()
+		case !plainTarget(r):
 			fault = noPath(r)
 		}
 		preflight := s.cors(a, r)

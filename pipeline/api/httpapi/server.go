@@ -251,6 +251,7 @@ func (s *Server) ServeOn(l net.Listener, h http.Handler) error {
 	hs := &http.Server{
 		Handler: h, ReadHeaderTimeout: s.HeaderTimeout, IdleTimeout: s.IdleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug), ConnContext: withConn,
+		ConnState: onState,
 	}
 	s.mu.Lock()
 	if s.stopping.Load() {
@@ -259,7 +260,7 @@ func (s *Server) ServeOn(l net.Listener, h http.Handler) error {
 	}
 	s.https = append(s.https, hs)
 	s.mu.Unlock()
-	if err := hs.Serve(listener{l}); !errors.Is(err, http.ErrServerClosed) {
+	if err := hs.Serve(&listener{Listener: l, log: s.Log}); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("http %s: %w", l.Addr(), err)
 	}
 	return nil

@@ -238,6 +238,10 @@ func (e *events) add(chunks [][]byte) {
 			continue
 		}
 		e.id = e.kept.next()
+		if e.wire == messages.ChatWire {
+			e.put("", oneLine(c)) // its chunks have neither names nor numbers
+			continue
+		}
 		e.put(wires.Name(c), oneLine(c))
 		if n := responses.Number(c); n >= 0 {
 			e.next = n + 1

@@ -107,7 +107,7 @@ func (s *Server) subscribe(e endpoint, serve func(m *asked)) error {
 				defer end()
 				begin, a := time.Now(), &asked{Msg: m}
 				defer func() { count(time.Since(begin), a.failed) }()
-				if f := api.KnownHeaders(slices.Collect(maps.Keys(m.Header)), hdrWire); f != nil {
+				if f := knownHeaders(m); f != nil {
 					s.refuse(a, f)
 					return
 				}
@@ -120,6 +120,15 @@ func (s *Server) subscribe(e endpoint, serve func(m *asked)) error {
 		s.subs = append(s.subs, sub)
 	}
 	return nil
+}
+
+// knownHeaders refuses headers that mean something else than their sender thinks. The client gives a message whose
+// headers it cannot read as one that has none: its size tells. Such a request may have had a key, or a deadline.
+func knownHeaders(m *nats.Msg) *messages.Fault {
+	if m.Header == nil && m.Size() > len(m.Subject)+len(m.Reply)+len(m.Data) {
+		return api.Invalid("", "the headers of the message cannot be read; send NATS/1.0 and then lines of name: value")
+	}
+	return api.KnownHeaders(slices.Collect(maps.Keys(m.Header)), hdrWire)
 }
 
 // perTenant serves <root>.v1.<name> for the tenant "default", and <root>.v1.tenant.<tenant>.<name>. A name that ends

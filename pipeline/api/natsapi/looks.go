@@ -56,6 +56,8 @@ func newLooks(conn *nats.Conn, every time.Duration) (*looks, error) {
 // listened for a while. A call that ends soon costs a timer.
 func (l *looks) at(inbox string, left func()) (end func()) {
 	w := &look{all: l, inbox: inbox, left: left}
+	w.mu.Lock() // the timer may be faster
+	defer w.mu.Unlock()
 	w.timer = time.AfterFunc(l.every, w.ask)
 	return w.end
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -40,15 +41,25 @@ func (s *Server) serveRequests() error {
 		messages.Agent: {about: "a run of an agent", request: runForm, reply: replyForm},
 	}
 	for kind, e := range kinds {
-		later := endpoint{about: e.about + ", stored; the answer is its id", request: e.request, reply: submitted{}}
-		e.name, later.name = string(kind)+"-request", string(kind)+"-submit"
-		e.subjects = s.bareToo(s.subjects.Request(kind), s.subjects.TenantRequest("*", kind))
-		later.subjects = s.bareToo(s.subjects.Submit(kind), s.subjects.TenantSubmit("*", kind))
-		if err := errors.Join(s.subscribe(e, s.serveRequest), s.subscribe(later, s.serveRequest)); err != nil {
+		e.name = string(kind)
+		now := s.bareToo(s.subjects.Request(kind), s.subjects.TenantRequest("*", kind))
+		later := s.bareToo(s.subjects.Submit(kind), s.subjects.TenantSubmit("*", kind))
+		if err := s.serveBoth(e, now, later); err != nil {
 			return err
 		}
 	}
-	return nil
+	named := endpoint{name: "agent-named", about: "a run of the agent that the last token names",
+		request: runForm, reply: replyForm}
+	return s.serveBoth(named, s.bareToo(s.subjects.AgentRequest("", "*"), s.subjects.AgentRequest("*", "*")),
+		s.bareToo(s.subjects.AgentSubmit("", "*"), s.subjects.AgentSubmit("*", "*")))
+}
+
+// serveBoth serves an endpoint whose caller waits, and the same for one who does not.
+func (s *Server) serveBoth(e endpoint, now, later []string) error {
+	submit := endpoint{name: e.name + "-submit", subjects: later, request: e.request, reply: submitted{},
+		about: e.about + ", stored; the answer is its id"}
+	e.name, e.subjects = e.name+"-request", now
+	return errors.Join(s.subscribe(e, s.serveRequest), s.subscribe(submit, s.serveRequest))
 }
 
 // errLeft says that nobody listens to a caller's inbox any more.
@@ -59,7 +70,13 @@ type submitted struct {
 	Call   string `json:"call"`
 	Status string `json:"status"`
 	Result string `json:"result"` // the subject to ask for its end
+	// Stream is where the call is stored. With it a JetStream publisher takes the answer for the acknowledgement that it
+	// is.
+	Stream string `json:"stream"`
 }
+
+// callsStream is where calls are stored.
+const callsStream = "SHALLOT_CALLS"
 
 func (s *Server) serveRequest(m *asked) {
 	in, ok := s.subjects.ParseIntake(m.Subject)
@@ -82,7 +99,8 @@ func (s *Server) serveRequest(m *asked) {
 	}
 	if in.Submit {
 		s.line(m, begin, r, p.ID(), slog.String("status", "accepted"))
-		s.reply(m, status(m.Reply, p.ID(), "accepted", submitted{p.ID(), "accepted", s.resultSubject(in, r.Tenant, p.ID())}))
+		s.reply(m, status(m.Reply, p.ID(), "accepted", submitted{p.ID(), "accepted",
+			s.resultSubject(in, r.Tenant, p.ID()), callsStream}))
 		return
 	}
 	ctx, gone := context.WithCancelCause(s.waiting)
@@ -133,6 +151,9 @@ func (s *Server) refuse(m *asked, err error) {
 	in, ok := s.subjects.ParseIntake(m.Subject)
 	if !ok {
 		return
+	}
+	if m.Reply == "" { // nobody hears it
+		s.Calls.Unread(m.Msg, messages.AsFault(err, "entry").Message)
 	}
 	raw, _ := rawjson.Field(m.Data, "stream")
 	tool := in.Kind == messages.Tool
@@ -239,7 +260,11 @@ func (s *Server) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request,
 			return pipeline.Request{}, f
 		}
 	case messages.Agent:
-		run, f := api.ParseRun(agentOf(m), body)
+		var f *messages.Fault
+		if in.Agent, f = agentOf(in, m); f != nil {
+			return pipeline.Request{}, f
+		}
+		run, f := api.ParseRun(in.Agent, body)
 		if f != nil {
 			return pipeline.Request{}, f
 		}
@@ -273,8 +298,9 @@ func (s *Server) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request,
 		}
 	}
 	if in.Kind == messages.Agent {
-		if r.Agent = agentOf(m); r.Agent == "" {
-			return r, api.Invalid("model", "name the agent: the model agent/<name>, or the header Shallot-Agent")
+		if r.Agent = in.Agent; r.Agent == "" {
+			return r, api.Invalid("model", "name the agent: the last token of the subject, the model agent/<name>, or the "+
+				"header Shallot-Agent")
 		}
 	}
 	r.Kind, r.Tool, r.Submit, r.Body, r.CallerInbox = in.Kind, in.Tool, in.Submit, body, m.Reply
@@ -282,14 +308,26 @@ func (s *Server) readRequest(in messages.Intake, m *nats.Msg) (pipeline.Request,
 	return r, nil
 }
 
-// agentOf is the agent that a request names, in its header or as the model.
-func agentOf(m *nats.Msg) string {
-	if v := anyCase(m.Header, "Shallot-Agent"); len(v) == 1 {
-		return v[0]
-	}
+// agentOf is the agent that a request names: in its subject, in its header, or as the model; empty: in none. One that
+// is named twice must be the same: permissions hold for the subject, so nothing beside it may choose another.
+func agentOf(in messages.Intake, m *nats.Msg) (string, *messages.Fault) {
 	model, _ := rawjson.FieldString(m.Data, "model")
-	name, _ := strings.CutPrefix(model, "agent/")
-	return name
+	names := []string{in.Agent}
+	if v := anyCase(m.Header, "Shallot-Agent"); len(v) == 1 {
+		names = append(names, v[0])
+	}
+	of, said := strings.CutPrefix(model, "agent/")
+	if said || in.Agent == "" && len(names) == 1 {
+		names = append(names, of)
+	}
+	names = slices.Compact(slices.DeleteFunc(names, func(name string) bool { return name == "" }))
+	switch len(names) {
+	case 0:
+		return "", nil
+	case 1:
+		return names[0], nil
+	}
+	return "", api.Invalid("model", "the request names agent %s and agent %s; name one", names[0], names[1])
 }
 
 // anyCase returns a header's values in whatever case its name is spelled: NATS keeps the case of names as sent, and an

@@ -33,6 +33,8 @@ type Calls interface {
 	DecideInOneWord(ctx context.Context, tenant, call string, answer json.RawMessage, by string) (string, error)
 	// CancelCall cancels a call of a tenant, wherever it is, and says what came of it; an empty tenant is any.
 	CancelCall(ctx context.Context, tenant, call string) (pipeline.Cancellation, error)
+	// Unread keeps a message that is refused and has nobody to tell so.
+	Unread(m *nats.Msg, why string)
 	// Answering wraps a handler so that it ignores requests whose reply subject is not an inbox.
 	Answering(serve nats.MsgHandler) nats.MsgHandler
 	// Endpoint has the service protocol show what callers may ask for. count is to be told of each request: how long it

@@ -111,7 +111,7 @@ func asks(a api.Approval) (items [][]byte) {
 
 // Decision is what an answer decides, for the call that waits; stale reports that it does not ask this any more.
 func (a Answer) Decision(of api.Approval) (decision json.RawMessage, stale bool) {
-	open := slices.ContainsFunc(asks(of), func(item []byte) bool { return idOf(item) == a.Request })
+	open := slices.ContainsFunc(asks(of), func(item []byte) bool { return rawjson.Text(item, "id") == a.Request })
 	if !open {
 		return nil, true
 	}
@@ -136,7 +136,7 @@ func (k *Kept) answers(ctx context.Context, o Owner, input [][]byte) (out []Answ
 		if kind, _ := rawjson.FieldString(item, "type"); kind != "mcp_approval_response" {
 			break
 		}
-		id, _ := rawjson.FieldString(item, "approval_request_id")
+		id := rawjson.Text(item, "approval_request_id")
 		a, ok := readAsk(id)
 		if !ok {
 			break
@@ -186,7 +186,9 @@ func (k *Kept) Held(ctx context.Context, o Owner, r *Record, shown [][]byte) *me
 	if err != nil {
 		return nil // it was decided just now, or cannot be read: whoever looks next finds out
 	}
-	items := slices.DeleteFunc(asks(a), func(item []byte) bool { return slices.Contains(r.Answered, idOf(item)) })
+	items := slices.DeleteFunc(asks(a), func(item []byte) bool {
+		return slices.Contains(r.Answered, rawjson.Text(item, "id"))
+	})
 	if len(items) == 0 {
 		return nil
 	}
@@ -208,7 +210,7 @@ func said(shown [][]byte) (items [][]byte) {
 			item, _ := rawjson.Field(e, "item")
 			at, _ := rawjson.Field(e, "output_index")
 			if n, ok := rawjson.Int(at); ok {
-				ids[int(n)] = idOf(item)
+				ids[int(n)] = rawjson.Text(item, "id")
 			}
 		}
 		if at, text, ok := events.Delta(e); ok && at.Kind == events.Answer {

@@ -16,9 +16,10 @@ import (
 const (
 	compactMark = "shallot.compact."
 	// summarise is what the model is asked. It comes last, so that the model's instructions do not stand against it.
-	summarise = "Write a summary of the conversation above that replaces it. Whoever goes on reads nothing else but the " +
-		"messages of the user. Keep what was asked for, what was decided and why, names, numbers and file names word for " +
-		"word, results of tools that still matter, and what is left to do. Answer with the summary alone."
+	// Clients may leave out everything before it, the messages of the user too.
+	summarise = "Write a summary of the conversation above that replaces it. Whoever goes on may read nothing else. Keep " +
+		"what the user asked for, what was decided and why, names, numbers and file names word for word, results of tools " +
+		"that still matter, and what is left to do. Answer with the summary alone."
 	summary = "Summary of the conversation so far:\n\n"
 )
 
@@ -45,9 +46,9 @@ func (t *Turn) Compacted(call string, created int64, reply []byte) (out []byte, 
 		return nil, false
 	}
 	var items [][]byte
-	for _, item := range inputOf(t.Body) {
-		if role, _ := rawjson.FieldString(item, "role"); role == "user" {
-			items = append(items, item)
+	for i, item := range inputOf(t.Body) {
+		if rawjson.Text(item, "role") == "user" {
+			items = append(items, withID(Shown(item), ID(call), i))
 		}
 	}
 	items = append(items, rawjson.Encode(map[string]string{"id": "cmp_" + call, "type": "compaction",
@@ -67,7 +68,7 @@ func expanded(item []byte) []byte {
 	if kind, _ := rawjson.FieldString(item, "type"); kind != "compaction" {
 		return item
 	}
-	sealed, _ := rawjson.FieldString(item, "encrypted_content")
+	sealed := rawjson.Text(item, "encrypted_content")
 	rest, ours := strings.CutPrefix(sealed, compactMark)
 	text, err := base64.RawURLEncoding.DecodeString(rest)
 	if !ours || err != nil {

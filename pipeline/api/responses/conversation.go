@@ -15,11 +15,8 @@ import (
 
 const conversationPrefix = "conv_"
 
-// Bounds of a conversation.
-const (
-	maxMetadata = 16 // pairs
-	maxAdded    = 20 // items in one request
-)
+// maxAdded is how many items one request may bring into a conversation.
+const maxAdded = 20
 
 // Conversation is a list of items that goes on from response to response.
 type Conversation struct {
@@ -169,7 +166,7 @@ func (k *Kept) AddItems(ctx context.Context, o Owner, id string, body []byte) (a
 // DeleteItem removes one item and returns the conversation.
 func (k *Kept) DeleteItem(ctx context.Context, o Owner, id, item string) (*Conversation, error) {
 	return k.change(ctx, o, id, func(c *Conversation) error {
-		i := slices.IndexFunc(c.Entries, func(e entry) bool { return idOf(e.Item) == item })
+		i := slices.IndexFunc(c.Entries, func(e entry) bool { return rawjson.Text(e.Item, "id") == item })
 		if i < 0 {
 			return missing("item", item)
 		}
@@ -190,20 +187,6 @@ func (k *Kept) extend(ctx context.Context, o Owner, r *Record) error {
 		return nil
 	}
 	return err
-}
-
-func idOf(item []byte) string { id, _ := rawjson.FieldString(item, "id"); return id }
-
-func metadata(body []byte) (map[string]string, error) {
-	m := map[string]string{}
-	raw, ok := rawjson.Field(body, "metadata")
-	if !ok || rawjson.IsNull(raw) {
-		return m, nil
-	}
-	if err := json.Unmarshal(raw, &m); err != nil || len(m) > maxMetadata {
-		return nil, api.Invalid("metadata", "metadata must be an object of up to %d texts", maxMetadata)
-	}
-	return m, nil
 }
 
 // bodyItems are the items of a body, with what they refer to in place.

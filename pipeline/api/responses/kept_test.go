@@ -28,11 +28,12 @@ func TestATurnGetsWhatItRefersTo(t *testing.T) {
 	}{
 		"the turns before": {`"input":"so","previous_response_id":"` + second + `"`,
 			[]string{"one", "eins", "two", "zwei", "so"}},
-		"an item by its id":     {`"input":[{"type":"item_reference","id":"msg_of_zwei"}]`, []string{"zwei"}},
-		"an item without type":  {`"input":[{"id":"msg_of_eins"}]`, []string{"eins"}},
-		"an item of null type":  {`"input":[{"type":null,"id":"msg_of_eins"}]`, []string{"eins"}},
-		"an item of the input":  {`"input":[{"id":"in_` + second + `_0"}]`, []string{"two"}},
-		"null is not a turn":    {`"previous_response_id":null,"conversation":null,"input":[]`, nil},
+		"an item by its id":    {`"input":[{"type":"item_reference","id":"msg_of_zwei"}]`, []string{"zwei"}},
+		"an item without type": {`"input":[{"id":"msg_of_eins"}]`, []string{"eins"}},
+		"an item of null type": {`"input":[{"type":null,"id":"msg_of_eins"}]`, []string{"eins"}},
+		"an item of the input": {`"input":[{"id":"in_` + second + `_0"}]`, []string{"two"}},
+		"null is not a turn": {`"previous_response_id":null,"conversation":null,"input":[{"role":"user",` +
+			`"content":[{"type":"input_text","text":"so"}]}]`, []string{"so"}},
 		"no input but the past": {`"previous_response_id":"` + first + `"`, []string{"one", "eins"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"strconv"
+	"time"
 
 	"github.com/shallot-nats/shallot/messages"
 	"github.com/shallot-nats/shallot/messages/rawjson"
@@ -21,58 +22,49 @@ type batch struct {
 
 func (o Owner) events(id string, n int) string { return o.key("events", id, strconv.Itoa(n)) }
 
-// append writes a batch. It is pipeline.ErrExists if that number is written.
-func (k *Kept) append(ctx context.Context, o Owner, id string, n int, b batch) error {
-	return k.put(ctx, o.events(id, n), b, pipeline.IfAbsent())
-}
-
 // Events returns a batch of events, and whether it is the last. It is pipeline.ErrNotFound if it is not written yet.
 func (k *Kept) Events(ctx context.Context, o Owner, id string, n int) (events [][]byte, last bool, err error) {
-	var b batch
-	if _, err := k.get(ctx, o.events(id, n), &b); err != nil {
-		return nil, false, err
-	}
-	return bytesOf(b.Events), b.End, nil
+	b, err := log{k: k, o: o, id: id}.read(ctx, n)
+	return bytesOf(b.Events), b.End, err
 }
 
-// log reads all batches.
-func (k *Kept) log(ctx context.Context, o Owner, id string) (all [][]byte, next int, ended bool, err error) {
+// all reads the whole log; next is the number of the first batch that is not written.
+func (l log) all(ctx context.Context) (all [][]byte, next int, ended bool, err error) {
 	for ; ; next++ {
-		events, last, err := k.Events(ctx, o, id, next)
+		b, err := l.read(ctx, next)
 		switch {
 		case errors.Is(err, pipeline.ErrNotFound):
 			return all, next, false, nil
 		case err != nil:
 			return nil, 0, false, fault(err)
 		}
-		all = append(all, events...)
-		if last {
+		all = append(all, bytesOf(b.Events)...)
+		if b.End {
 			return all, next + 1, true, nil
 		}
 	}
 }
 
-// Writer writes the events of a stream while they come. One goroutine uses it.
-type Writer struct {
-	k *Kept
-	o Owner
-	r *Record
-	n int
+// log is where the batches of one stream are.
+type log struct {
+	k   *Kept
+	o   Owner
+	id  string
+	ttl time.Duration // of each batch; 0: as long as the store keeps it
 }
 
-// Write begins the log of a response.
-func (k *Kept) Write(o Owner, r *Record) *Writer { return &Writer{k: k, o: o, r: r} }
-
-// Add writes events. After an error it must not be used again; the log goes on from the end of the call.
-func (w *Writer) Add(ctx context.Context, events [][]byte) error {
-	shaped := make([][]byte, len(events))
-	for i, e := range events {
-		shaped[i] = w.r.Event(e, true)
-	}
-	err := w.k.append(ctx, w.o, w.r.ID, w.n, batch{Events: raws(shaped)})
-	w.n++
-	return err
+// write writes a batch. It is pipeline.ErrExists if that number is written.
+func (l log) write(ctx context.Context, n int, b batch) error {
+	return l.k.putFor(ctx, l.o.events(l.id, n), b, pipeline.IfAbsent(), l.ttl)
 }
+
+// read reads a batch. It is pipeline.ErrNotFound if that number is not written yet.
+func (l log) read(ctx context.Context, n int) (b batch, err error) {
+	_, err = l.k.get(ctx, l.o.events(l.id, n), &b)
+	return b, err
+}
+
+func (k *Kept) logOf(o Owner, r *Record) log { return log{k: k, o: o, id: r.ID} }
 
 // Number is the sequence number of an event; -1 if it has none.
 func Number(event []byte) int {

@@ -44,6 +44,9 @@ func (k *Kept) Prepare(ctx context.Context, o Owner, body []byte) (*Turn, error)
 			return nil, api.Invalid(name, "%s must be true or false", name)
 		}
 	}
+	if err := check(body); err != nil {
+		return nil, err
+	}
 	if err := t.refers(body); err != nil {
 		return nil, err
 	}
@@ -51,7 +54,12 @@ func (k *Kept) Prepare(ctx context.Context, o Owner, body []byte) (*Turn, error)
 		return nil, api.Invalid("background", "a response in the background is kept until it is asked for; "+
 			"leave store out or make it true")
 	}
-	t.input = inputOf(body)
+	if t.input = inputOf(body); t.nothing() {
+		f := api.Invalid("input", "there is nothing to answer: send input, or name a previous response, a conversation or "+
+			"a prompt")
+		f.OpenAICode = "missing_required_parameter"
+		return nil, f
+	}
 	before, err := k.before(ctx, o, t)
 	if err != nil {
 		return nil, err
@@ -82,9 +90,7 @@ func (k *Kept) Prepare(ctx context.Context, o Owner, body []byte) (*Turn, error)
 // refers reads which state a request refers to.
 func (t *Turn) refers(body []byte) error {
 	if raw, ok := rawjson.Field(body, "previous_response_id"); ok && !rawjson.IsNull(raw) {
-		if t.Previous, ok = rawjson.IsString(raw); !ok || t.Previous == "" {
-			return api.Invalid("previous_response_id", "previous_response_id must be the id of a response")
-		}
+		t.Previous, _ = rawjson.IsString(raw)
 	}
 	if raw, ok := rawjson.Field(body, "conversation"); ok && !rawjson.IsNull(raw) {
 		if t.Conversation, ok = rawjson.IsString(raw); !ok {
@@ -148,6 +154,9 @@ func (k *Kept) before(ctx context.Context, o Owner, t *Turn) ([][]byte, error) {
 		r, err := k.Look(ctx, o, id)
 		switch {
 		case err != nil:
+			if f, ok := errors.AsType[*messages.Fault](err); ok && f.Code == messages.NotFound {
+				f.OpenAICode = "previous_response_not_found"
+			}
 			return nil, at(err, "previous_response_id")
 		case !r.Done():
 			return nil, api.Invalid("previous_response_id", "response %s has not ended yet", id)
@@ -204,8 +213,8 @@ func (k *Kept) resolve(ctx context.Context, o Owner, input [][]byte) ([][]byte, 
 
 // reference reports whether an item only names another, whose type may be left out.
 func reference(item []byte) (string, bool) {
-	id, _ := rawjson.FieldString(item, "id")
-	kind, _ := rawjson.FieldString(item, "type")
+	id := rawjson.Text(item, "id")
+	kind := rawjson.Text(item, "type")
 	_, role := rawjson.Field(item, "role")
 	return id, kind == "item_reference" || kind == "" && !role && id != ""
 }

@@ -22,6 +22,8 @@ type Kept struct {
 	entry pipeline.Entry
 	// Asks knows what calls wait for; nil: a call that waits for a person runs, as far as its response tells.
 	Asks Questions
+	// Said knows what targets have said; nil: a log whose writer is gone goes on when its call has ended.
+	Said Said
 }
 
 // New returns what the store keeps, which also decides how long; the entry knows the ends of calls. What is written to
@@ -103,7 +105,7 @@ func (k *Kept) Begin(ctx context.Context, o Owner, r *Record) error {
 // Save keeps a response that has ended, with the events of its stream. It is there for every process when Save returns.
 func (k *Kept) Save(ctx context.Context, o Owner, r *Record, stream [][]byte) error {
 	if len(stream) > 0 {
-		err := k.append(ctx, o, r.ID, 0, batch{Events: raws(stream), End: true})
+		err := k.logOf(o, r).write(ctx, 0, batch{Events: raws(stream), End: true})
 		if err != nil && !errors.Is(err, pipeline.ErrExists) {
 			return fault(err)
 		}
@@ -121,7 +123,7 @@ func (k *Kept) Save(ctx context.Context, o Owner, r *Record, stream [][]byte) er
 // index makes the items of a response that has ended known by their ids, and part of its conversation.
 func (k *Kept) index(ctx context.Context, o Owner, r *Record) error {
 	for _, item := range output(r.Response) {
-		id, _ := rawjson.FieldString(item, "id")
+		id := rawjson.Text(item, "id")
 		if !validID(id) {
 			continue
 		}

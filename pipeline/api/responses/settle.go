@@ -44,7 +44,7 @@ func (k *Kept) pause(ctx context.Context, o Owner, r *Record) (*Record, error) {
 	var shown [][]byte
 	if r.Stream {
 		var err error
-		if shown, _, _, err = k.log(ctx, o, r.ID); err != nil {
+		if shown, _, _, err = k.logOf(o, r).all(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -114,8 +114,9 @@ func (r *Record) final(c *messages.Call, f *messages.Fault) []byte {
 // endStream writes the events that the log still lacks and returns the response that they end with. The log decides:
 // what others have written stays.
 func (k *Kept) endStream(ctx context.Context, o Owner, r *Record, c *messages.Call, f *messages.Fault) ([]byte, error) {
+	l := k.logOf(o, r)
 	for {
-		all, next, over, err := k.log(ctx, o, r.ID)
+		all, next, over, err := l.all(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -125,7 +126,7 @@ func (k *Kept) endStream(ctx context.Context, o Owner, r *Record, c *messages.Ca
 			}
 			return r.failed(messages.NewFault(messages.Cancelled, "cancelled")), nil // no event tells of that
 		}
-		err = k.append(ctx, o, r.ID, next, batch{Events: raws(r.rest(all, c, f)), End: true})
+		err = l.write(ctx, next, batch{Events: raws(r.rest(all, c, f)), End: true})
 		if err != nil && !errors.Is(err, pipeline.ErrExists) {
 			return nil, fault(err)
 		}

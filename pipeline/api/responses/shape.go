@@ -21,7 +21,7 @@ func (r *Record) Shape(response []byte, kept bool) []byte {
 	if kept {
 		response = rawjson.SetFieldString(response, "id", r.ID)
 	}
-	response = fill(response, r.blank(""))
+	response = whole(fill(response, r.blank("")))
 	set := func(key string, v any) { response = rawjson.SetField(response, key, rawjson.Encode(v)) }
 	set("store", kept)
 	set("background", r.Background)
@@ -38,6 +38,55 @@ func (r *Record) Shape(response []byte, kept bool) []byte {
 func fill(obj, from []byte) []byte {
 	rawjson.EachField(from, func(key string, raw []byte) {
 		if have, ok := rawjson.Field(obj, key); !ok || rawjson.IsNull(have) && !rawjson.IsNull(raw) {
+			obj = rawjson.SetField(obj, key, raw)
+		}
+	})
+	return obj
+}
+
+// whole adds what clients want to find in the settings that a response repeats, where a request leaves it out.
+func whole(response []byte) []byte {
+	changed := false
+	tools := rawjson.Elements(rawjson.At(response, "tools"))
+	for i, t := range tools {
+		if rawjson.Text(t, "type") != "function" {
+			continue
+		}
+		full := add(t, `{"description":null,"parameters":null,"strict":null}`)
+		changed = changed || len(full) != len(t)
+		tools[i] = full
+	}
+	if changed {
+		response = rawjson.SetField(response, "tools", rawjson.Array(tools))
+	}
+	response = complete(response, `{"effort":null,"summary":null}`, "reasoning")
+	response = complete(response, `{"format":{"type":"text"}}`, "text")
+	if rawjson.Text(rawjson.At(response, "text", "format"), "type") == "json_schema" {
+		response = complete(response, `{"description":null,"strict":false}`, "text", "format")
+	}
+	return response
+}
+
+// complete adds the fields that the object at a path lacks; what is no object stays.
+func complete(obj []byte, fields string, path ...string) []byte {
+	if len(path) == 0 {
+		return add(obj, fields)
+	}
+	had := rawjson.At(obj, path[0])
+	if len(had) == 0 || had[0] != '{' {
+		return obj
+	}
+	full := complete(had, fields, path[1:]...)
+	if len(full) == len(had) {
+		return obj
+	}
+	return rawjson.SetField(obj, path[0], full)
+}
+
+// add adds the fields that an object lacks.
+func add(obj []byte, fields string) []byte {
+	rawjson.EachField([]byte(fields), func(key string, raw []byte) {
+		if _, ok := rawjson.Field(obj, key); !ok {
 			obj = rawjson.SetField(obj, key, raw)
 		}
 	})

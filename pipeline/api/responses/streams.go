@@ -26,7 +26,7 @@ type Chat struct {
 
 	k *Kept
 	o Owner
-	n int // the next batch
+	w *Writer
 }
 
 func chatID(call string) string { return "chat_" + call }
@@ -35,6 +35,7 @@ func chatID(call string) string { return "chat_" + call }
 // answer: the stream is then one that cannot be resumed.
 func (k *Kept) KeepChat(ctx context.Context, o Owner, call string, request []byte) *Chat {
 	c := &Chat{Call: call, Usage: chat.WantsUsage(request), k: k, o: o}
+	c.w = c.writer()
 	if k.putFor(ctx, o.key("chat", call), c, pipeline.IfAbsent(), chatTime) != nil {
 		return nil
 	}
@@ -55,57 +56,65 @@ func (k *Kept) Chat(ctx context.Context, o Owner, call string) (*Chat, error) {
 	return c, nil
 }
 
-// Add writes chunks. After an error it must not be used again: the log goes on from the end of the call. One goroutine
-// uses it.
-func (c *Chat) Add(ctx context.Context, chunks [][]byte) error {
-	return c.write(ctx, batch{Events: raws(chunks)})
+func (c *Chat) log() log { return log{k: c.k, o: c.o, id: chatID(c.Call), ttl: chatTime} }
+
+func (c *Chat) writer() *Writer {
+	return &Writer{log: c.log(), shape: func(chunk []byte) []byte { return chunk }}
 }
+
+// request is the caller's own request, as far as it says what the stream has.
+func (c *Chat) request() []byte {
+	if c.Usage {
+		return []byte(`{"stream_options":{"include_usage":true}}`)
+	}
+	return []byte(`{}`)
+}
+
+// Add writes chunks. After an error it must not be used again: the log goes on from the end of the call. One goroutine
+// uses it, of the process that has begun the log.
+func (c *Chat) Add(ctx context.Context, chunks [][]byte) error { return c.w.Add(ctx, chunks) }
 
 // Close ends the log, with the fault that ended the stream if there is one.
 func (c *Chat) Close(ctx context.Context, f *messages.Fault) error {
-	return c.write(ctx, batch{End: true, Fault: f})
-}
-
-func (c *Chat) write(ctx context.Context, b batch) error {
-	err := c.k.putFor(ctx, c.o.events(chatID(c.Call), c.n), b, pipeline.IfAbsent(), chatTime)
-	c.n++
-	return err
+	return c.w.end(ctx, batch{End: true, Fault: f})
 }
 
 // Next reads a batch of the log: its chunks, and whether it is the last; then fault is what ended the stream, nil if it
 // ended well. The error is pipeline.ErrNotFound if the batch is not written yet.
 func (c *Chat) Next(ctx context.Context, n int) (chunks [][]byte, last bool, fault *messages.Fault, err error) {
-	var b batch
-	if _, err := c.k.get(ctx, c.o.events(chatID(c.Call), n), &b); err != nil {
-		return nil, false, nil, err
-	}
-	return bytesOf(b.Events), b.End, b.Fault, nil
+	b, err := c.log().read(ctx, n)
+	return bytesOf(b.Events), b.End, b.Fault, err
 }
 
-// Finish ends the log by the end of the call, where the gateway that wrote it has died. Any gateway may do it, and
-// several at once: the log decides.
-func (c *Chat) Finish(ctx context.Context, end *messages.Call) error {
-	for {
-		request := []byte(`{}`)
-		if c.Usage {
-			request = []byte(`{"stream_options":{"include_usage":true}}`)
+// Mind ends the log by the end of the call, if that has come and the gateway that wrote the log has died. Any gateway
+// may do it, and several at once: the log decides. It waits a moment for the end, and reports whether nothing more will
+// be written.
+func (c *Chat) Mind(ctx context.Context) (over bool, err error) {
+	look, cancel := context.WithTimeout(ctx, lookTime)
+	end, err := c.k.entry.Result(look, c.o.Tenant, c.Call)
+	cancel()
+	if f, ok := errors.AsType[*messages.Fault](err); end == nil && ok && f.Code == messages.NotFound {
+		end = messages.NewCall(messages.Model, c.o.Tenant, nil)
+		end.Fail(f)
+	}
+	if end == nil {
+		return false, nil // it runs, waits for a person, or cannot be asked for now
+	}
+	return c.finish(ctx, end) == nil, nil // else it is done when somebody looks again
+}
+
+func (c *Chat) finish(ctx context.Context, end *messages.Call) error {
+	for l := c.log(); ; {
+		all, next, over, err := l.all(ctx)
+		if err != nil || over {
+			return err
 		}
-		follow, seen := stream.NewFollower(request), 0
-		for c.n = 0; ; c.n++ {
-			chunks, last, _, err := c.Next(ctx, c.n)
-			if errors.Is(err, pipeline.ErrNotFound) {
-				break
-			}
-			if err != nil || last {
-				return err
-			}
-			for _, chunk := range chunks {
-				seen++
-				follow.Delta(pipeline.Delta{Source: "log", N: seen, Chunk: chunk})
-			}
+		follow := stream.NewFollower(c.request())
+		for i, chunk := range all {
+			follow.Delta(pipeline.Delta{Source: "log", N: i + 1, Chunk: chunk})
 		}
 		rest, f := follow.End(end)
-		err := c.write(ctx, batch{Events: raws(rest), End: true, Fault: f})
+		err = l.write(ctx, next, batch{Events: raws(rest), End: true, Fault: f})
 		if !errors.Is(err, pipeline.ErrExists) {
 			return err
 		}

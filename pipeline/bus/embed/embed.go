@@ -12,6 +12,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -42,6 +43,7 @@ type Server struct {
 	own     string // the password of this process
 	port    int    // where it listens; 0: nowhere
 	stuck   chan string
+	full    atomic.Bool // it is stuck, and not yet replaced
 	quit    chan struct{}
 	stop    sync.Once
 	work    sync.WaitGroup

@@ -2,6 +2,8 @@ package embed_test
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -30,7 +32,8 @@ func TestOneServerOneDirectory(t *testing.T) {
 // stream, also when the disk is empty again. Only another start helps (BU-4).
 func TestAServerThatCouldNotWriteIsReplacedWhenThereIsRoom(t *testing.T) {
 	t.Parallel()
-	srv, err := embed.Start(embed.Options{Dir: t.TempDir(), Port: -1, Sync: time.Minute})
+	dir := filepath.Join(t.TempDir(), "data")
+	srv, err := embed.Start(embed.Options{Dir: dir, Port: -1, Sync: time.Minute})
 	require.NoError(t, err)
 	defer srv.Stop()
 	again := make(chan struct{}, 2)
@@ -49,7 +52,11 @@ func TestAServerThatCouldNotWriteIsReplacedWhenThereIsRoom(t *testing.T) {
 	_, err = js.Publish(t.Context(), "s", []byte("before"))
 	require.NoError(t, err)
 
+	require.False(t, srv.Stuck())
+	require.NoError(t, os.Rename(dir, dir+"-gone"))                                             // there is no room, and no other server
 	srv.Errorf("Filestore [S] Critical write error: %v", errors.New("no space left on device")) // as the server says it
+	require.True(t, srv.Stuck())
+	require.NoError(t, os.Rename(dir+"-gone", dir))
 	for range 2 {
 		select {
 		case <-again:
@@ -57,6 +64,7 @@ func TestAServerThatCouldNotWriteIsReplacedWhenThereIsRoom(t *testing.T) {
 			require.Fail(t, "no other server came")
 		}
 	}
+	require.False(t, srv.Stuck())
 	_, err = js.Publish(t.Context(), "s", []byte("after"))
 	require.NoError(t, err)
 	info, err := s.Info(t.Context())

@@ -19,6 +19,9 @@ func (s *Server) now() *server.Server {
 	return s.running
 }
 
+// Stuck reports whether the server could not write, and refuses what is to be stored until it is started again.
+func (s *Server) Stuck() bool { return s.full.Load() }
+
 // ear hears what the server inside logs. It waits for one thing: that a stream could not be written, after which the
 // server refuses all writes to that stream until it is started again, whatever becomes of the disk.
 type ear struct{ s *Server }
@@ -28,6 +31,7 @@ func (e ear) Errorf(format string, values ...any) {
 	if !strings.Contains(format, "Critical write error") {
 		return
 	}
+	e.s.full.Store(true)
 	select {
 	case e.s.stuck <- fmt.Sprintf(format, values...):
 	default: // one restart is enough for all streams
@@ -125,6 +129,7 @@ func (s *Server) replace() bool {
 	}
 	s.mu.Lock()
 	s.running = next
+	s.full.Store(false)
 	s.mu.Unlock()
 	s.options.Log.Warn("the embedded NATS server was started again, since its disk has room", "dir", s.options.Dir)
 	return true

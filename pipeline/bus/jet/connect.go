@@ -54,6 +54,32 @@ type natsContext struct {
 	InboxPrefix string `json:"inbox_prefix"`
 }
 
+// said is an error with another text.
+type said struct {
+	text string
+	error
+}
+
+// Error implements error.
+func (s said) Error() string { return s.text }
+
+// Unwrap returns what the client said.
+func (s said) Unwrap() error { return s.error }
+
+// Said is an error of the client with the words that an operator understands: without a connection the client speaks of
+// its buffers.
+func Said(err error) error {
+	for _, away := range []error{nats.ErrReconnectBufExceeded, nats.ErrConnectionReconnecting, nats.ErrConnectionClosed} {
+		if errors.Is(err, away) {
+			return said{"there is no connection to NATS", err}
+		}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return said{"NATS does not answer in time", err}
+	}
+	return err
+}
+
 // Connect connects and keeps connected: it tries again for ever once it was connected, and fails at once if it never
 // was. The caller closes the connection.
 func Connect(o ConnOptions) (*nats.Conn, error) {
@@ -73,12 +99,15 @@ func Connect(o ConnOptions) (*nats.Conn, error) {
 		nats.ReconnectHandler(func(nc *nats.Conn) {
 			o.Log.Info("connected to NATS again", "url", nc.ConnectedUrlRedacted())
 		}),
-		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
-			subject := ""
+		nats.ErrorHandler(func(nc *nats.Conn, sub *nats.Subscription, err error) {
+			subject, level := "", slog.LevelError
 			if sub != nil {
 				subject = sub.Subject
 			}
-			o.Log.Error("NATS reports", "subject", subject, "err", err)
+			if !nc.IsConnected() { // that is said already; every watch and pull says it again and again
+				level = slog.LevelDebug
+			}
+			o.Log.Log(context.Background(), level, "NATS reports", "subject", subject, "err", err)
 		}),
 	}
 	if o.Direct {

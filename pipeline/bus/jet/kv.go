@@ -66,7 +66,7 @@ func (b *Bucket) Get(ctx context.Context, key string) (pipeline.StoreEntry, erro
 		return pipeline.StoreEntry{}, pipeline.ErrNotFound
 	}
 	if err != nil {
-		return pipeline.StoreEntry{}, fmt.Errorf("%s: get %s: %w", b.kv.Bucket(), key, err)
+		return pipeline.StoreEntry{}, fmt.Errorf("%s: get %s: %w", b.kv.Bucket(), key, Said(err))
 	}
 	return pipeline.StoreEntry{Value: e.Value(), Revision: e.Revision(), Created: e.Created()}, nil
 }
@@ -114,14 +114,14 @@ func (b *Bucket) wrap(key string, err, conflict error) error {
 		(api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == 10164) { // of replicated streams
 		return conflict
 	}
-	return fmt.Errorf("%s: put %s: %w", b.kv.Bucket(), key, err)
+	return fmt.Errorf("%s: put %s: %w", b.kv.Bucket(), key, Said(err))
 }
 
 // Delete removes the key and its history; one that is not there is no error.
 func (b *Bucket) Delete(ctx context.Context, key string) error {
 	err := retryRequest(ctx, true, func(ctx context.Context) error { return b.kv.Purge(ctx, key) })
 	if err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {
-		return fmt.Errorf("%s: delete %s: %w", b.kv.Bucket(), key, err)
+		return fmt.Errorf("%s: delete %s: %w", b.kv.Bucket(), key, Said(err))
 	}
 	return nil
 }
@@ -140,7 +140,7 @@ func (b *Bucket) Keys(ctx context.Context, prefix string) ([]string, error) {
 		err = b.addMissed(ctx, filter, there)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: keys: %w", b.kv.Bucket(), err)
+		return nil, fmt.Errorf("%s: keys: %w", b.kv.Bucket(), Said(err))
 	}
 	var out []string
 	for k, is := range there {

@@ -12,6 +12,7 @@ const (
 
 // gathered are the records of one subject that wait for the next message.
 type gathered struct {
+	id   string // of the only record
 	data []byte
 	size int // of the last message
 	n    int
@@ -21,8 +22,9 @@ type gathered struct {
 
 // Gather is [Trail.Publish] for records of which there may be many. Where they are few each has a message of its own at
 // once; where they are many they wait for up to gatherTime, and a message holds several, one a line. So data must not
-// have line ends. It may be used again when Gather has returned.
-func (t *Trail) Gather(subject string, data []byte) {
+// have line ends. It may be used again when Gather has returned. A record that shares its message is stored again where
+// it is written again: its id is only in the record.
+func (t *Trail) Gather(subject, id string, data []byte) {
 	t.mu.Lock()
 	g := t.open[subject]
 	if g == nil {
@@ -34,6 +36,9 @@ func (t *Trail) Gather(subject string, data []byte) {
 		g.data = append(g.data, '\n')
 	} else {
 		g.data = make([]byte, 0, max(len(data), min(g.size+g.size/4, gatherBytes)))
+	}
+	if g.id = id; g.n > 0 {
+		g.id = ""
 	}
 	g.data, g.n = append(g.data, data...), g.n+1
 	pause := time.Until(g.next)
@@ -55,11 +60,11 @@ func (t *Trail) make(subject string, g *gathered, due bool) sending {
 	if !due || g.n == 0 {
 		return sending{}
 	}
-	r := record{subject, g.data, g.n, time.Now()}
+	r := record{subject, g.id, g.data, g.n, time.Now()}
 	if saved := r.at.Add(-gatherFree * gatherTime); g.next.Before(saved) {
 		g.next = saved
 	}
-	g.data, g.size, g.n, g.next = nil, len(r.data), 0, g.next.Add(gatherTime)
+	g.id, g.data, g.size, g.n, g.next = "", nil, len(r.data), 0, g.next.Add(gatherTime)
 	return t.begin(r)
 }
 

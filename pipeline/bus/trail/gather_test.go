@@ -19,13 +19,13 @@ func TestRecordsShareAMessageWhereTheyAreMany(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.stream(t, jetstream.StreamConfig{})
-	w.Gather("records.a", []byte("first"))
-	w.Gather("records.a", []byte("second"))
+	w.Gather("records.a", "", []byte("first"))
+	w.Gather("records.a", "", []byte("second"))
 	w.busy("records.a")
 	for i := range 3 {
-		w.Gather("records.a", []byte{'0' + byte(i)})
+		w.Gather("records.a", "", []byte{'0' + byte(i)})
 	}
-	w.Publish("records.b", []byte("alone"))
+	w.Publish("records.b", "", []byte("alone"))
 	w.Close(t.Context())
 	require.Equal(t, []string{"records.a first", "records.a second", "records.b alone", "records.a 0\n1\n2"}, w.stored(t))
 }
@@ -36,7 +36,7 @@ func TestRecordsThatWaitAreSentSoon(t *testing.T) {
 	w.stream(t, jetstream.StreamConfig{})
 	var want []string
 	for i := range 500 {
-		w.Gather("records.a", fmt.Append(nil, i))
+		w.Gather("records.a", "", fmt.Append(nil, i))
 		want = append(want, fmt.Sprint(i))
 	}
 	var got []string
@@ -57,7 +57,7 @@ func TestAMessageOfRecordsIsBounded(t *testing.T) {
 	w.busy("records.a")
 	half := strings.Repeat("x", gatherBytes/2)
 	for _, record := range []string{"small", half, "next", half + half, "last"} {
-		w.Gather("records.a", []byte(record))
+		w.Gather("records.a", "", []byte(record))
 	}
 	w.Close(t.Context())
 	require.Equal(t, []string{"records.a small\n" + half + "\nnext", "records.a " + half + half, "records.a last"},
@@ -69,14 +69,14 @@ func TestEveryRecordOfAMessageIsCounted(t *testing.T) {
 	w := newWorld(t)
 	w.busy("records.a")
 	for range 3 {
-		w.Gather("records.a", []byte("x"))
+		w.Gather("records.a", "", []byte("x"))
 	}
 	w.flushAll()
 	s := w.waiting(t, 3)
 	require.EqualValues(t, 3, s.Late)
 	w.busy("records.b")
 	for range maxRecords {
-		w.Gather("records.b", nil)
+		w.Gather("records.b", "", nil)
 	}
 	w.flushAll()
 	require.Eventually(t, func() bool { return w.State().Lost == maxRecords }, 30*time.Second, time.Millisecond)

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill/message"
 )
 
 // Run finds what is not acknowledged in time and writes what is kept, until ctx ends. It may run once.
@@ -43,7 +42,7 @@ func (t *Trail) rewrite(ctx context.Context) int {
 		}
 		r := t.kept[0]
 		t.mu.Unlock()
-		err := t.slow.Publish(r.subject, message.NewMessage(watermill.NewUUID(), r.data))
+		err := t.slow.Publish(r.subject, r.message(watermill.NewUUID()))
 		t.mu.Lock()
 		if err != nil {
 			t.state.Last = err

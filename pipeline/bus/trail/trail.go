@@ -12,6 +12,7 @@ import (
 	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nuid"
 	"github.com/tidwall/gjson"
 )
 
@@ -30,13 +31,14 @@ var (
 )
 
 // Trail writes records. Nobody waits for a record, but whether it is stored is known within seconds: what the stream
-// does not take is kept and written later, and until then State and the log say so. A record may be stored twice where
-// its acknowledgement was lost. It is safe for concurrent use.
+// does not take is kept and written later, and until then State and the log say so. Each message has an id, by which
+// its stream knows those that come again, as long as its duplicate window is. It is safe for concurrent use.
 type Trail struct {
 	log  *slog.Logger
 	now  message.Publisher // sends and goes on; acked hears what became of it
 	slow message.Publisher // waits until the stream has the record
 	acks *nats.Subscription
+	life string // begins the ids of messages whose records have none
 
 	mu      sync.Mutex
 	sent    bounded              // not acknowledged yet
@@ -44,6 +46,7 @@ type Trail struct {
 	pending map[uint64]record    // those that sent counts
 	first   uint64               // no pending record has a smaller number
 	next    uint64
+	named   uint64        // messages that got an id here
 	idle    chan struct{} // closed when nothing is pending; nil: nobody waits for it
 	kept    []record      // the oldest first
 	held    bounded       // counts kept
@@ -62,6 +65,7 @@ type State struct {
 // record is a message with one record, or with several.
 type record struct {
 	subject string
+	id      string
 	data    []byte
 	n       int // records
 	at      time.Time
@@ -82,7 +86,7 @@ func (b *bounded) remove(r record) { b.records, b.bytes = b.records-r.n, b.bytes
 
 // New makes a trail on a connection that stays the caller's. Run and Close belong to it.
 func New(nc *nats.Conn, log *slog.Logger) (*Trail, error) {
-	t := &Trail{log: log, open: map[string]*gathered{}, pending: map[uint64]record{}, wake: make(chan struct{}, 1)}
+	t := &Trail{log: log, life: nuid.Next(), open: map[string]*gathered{}, pending: map[uint64]record{}, wake: make(chan struct{}, 1)}
 	inbox := nc.NewInbox()
 	var err error
 	// The publisher of JetStream waits for every acknowledgement. This one does not know JetStream: its messages name
@@ -107,18 +111,18 @@ type bare struct{ inbox string }
 
 // Marshal implements wmnats.Marshaler.
 func (b bare) Marshal(subject string, m *message.Message) (*nats.Msg, error) {
-	out := &nats.Msg{Subject: subject, Data: m.Payload}
+	out := &nats.Msg{Subject: subject, Data: m.Payload, Header: nats.Header{nats.MsgIdHdr: {m.Metadata[nats.MsgIdHdr]}}}
 	if b.inbox != "" {
 		out.Reply = b.inbox + "." + m.UUID
 	}
 	return out, nil
 }
 
-// Publish writes a record in a message of its own and does not wait for it. The trail keeps data; the caller must not
-// change it afterwards.
-func (t *Trail) Publish(subject string, data []byte) {
+// Publish writes a record in a message of its own and does not wait for it. A record that has an id may be written
+// again, by whichever process, and is stored once. The trail keeps data; the caller must not change it afterwards.
+func (t *Trail) Publish(subject, id string, data []byte) {
 	t.mu.Lock()
-	s := t.begin(record{subject, data, 1, time.Now()})
+	s := t.begin(record{subject, id, data, 1, time.Now()})
 	t.mu.Unlock()
 	t.send(s)
 }
@@ -126,11 +130,21 @@ func (t *Trail) Publish(subject string, data []byte) {
 // sending is a record that is about to be sent; the zero value is none.
 type sending struct {
 	record
-	id uint64
+	number uint64
+}
+
+func (r record) message(uuid string) *message.Message {
+	m := message.NewMessage(uuid, r.data)
+	m.Metadata[nats.MsgIdHdr] = r.id
+	return m
 }
 
 // begin counts a record as sent, or keeps it. The lock is held.
 func (t *Trail) begin(r record) sending {
+	if r.id == "" {
+		t.named++
+		r.id = t.life + "." + strconv.FormatUint(t.named, 10)
+	}
 	if !t.sent.add(r) {
 		t.keep(r, errBehind)
 		return sending{}
@@ -145,8 +159,8 @@ func (t *Trail) send(s sending) {
 	if s.n == 0 {
 		return
 	}
-	if err := t.now.Publish(s.subject, message.NewMessage(strconv.FormatUint(s.id, 10), s.data)); err != nil {
-		t.settle(s.id, err)
+	if err := t.now.Publish(s.subject, s.message(strconv.FormatUint(s.number, 10))); err != nil {
+		t.settle(s.number, err)
 	}
 }
 

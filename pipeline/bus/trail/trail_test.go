@@ -51,7 +51,7 @@ func (w world) stored(t *testing.T) (out []string) {
 	for seq := uint64(1); seq <= s.CachedInfo().State.LastSeq; seq++ {
 		m, err := s.GetMsg(t.Context(), seq)
 		require.NoError(t, err)
-		require.Empty(t, m.Header, "a record is stored as it is")
+		require.NotEmpty(t, m.Header.Get(nats.MsgIdHdr))
 		out = append(out, m.Subject+" "+string(m.Data))
 	}
 	return out
@@ -71,7 +71,7 @@ func TestCloseWaitsUntilEveryRecordIsStored(t *testing.T) {
 	for i := range 500 {
 		subject, data := fmt.Sprint("records.", i%3), fmt.Sprint(i)
 		want = append(want, subject+" "+data)
-		w.Publish(subject, []byte(data))
+		w.Publish(subject, "", []byte(data))
 	}
 	w.Close(t.Context())
 	require.Equal(t, want, w.stored(t))
@@ -82,7 +82,7 @@ func TestWhatHasNoStreamIsWrittenWhenThereIsOne(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for i := range 3 {
-		w.Publish("records.a", []byte{'0' + byte(i)})
+		w.Publish("records.a", "", []byte{'0' + byte(i)})
 	}
 	require.ErrorIs(t, w.waiting(t, 3).Last, nats.ErrNoResponders)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -102,8 +102,8 @@ func TestARefusalOfTheStreamIsKeptWithItsReason(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.stream(t, jetstream.StreamConfig{MaxMsgs: 1, Discard: jetstream.DiscardNew})
-	w.Publish("records.a", []byte("1"))
-	w.Publish("records.a", []byte("2"))
+	w.Publish("records.a", "", []byte("1"))
+	w.Publish("records.a", "", []byte("2"))
 	require.ErrorContains(t, w.waiting(t, 1).Last, "maximum messages exceeded")
 	w.stream(t, jetstream.StreamConfig{MaxMsgs: 2, Discard: jetstream.DiscardNew})
 	w.Close(t.Context())
@@ -115,7 +115,7 @@ func TestARecordThatIsNotAcknowledgedInTimeIsKept(t *testing.T) {
 	w := newWorld(t)
 	mute, err := w.nc.SubscribeSync("records.>")
 	require.NoError(t, err)
-	w.Publish("records.a", []byte("1"))
+	w.Publish("records.a", "", []byte("1"))
 	m, err := mute.NextMsg(time.Minute)
 	require.NoError(t, err)
 	w.acked(&nats.Msg{Subject: m.Reply, Data: []byte("+ACK")})
@@ -131,11 +131,11 @@ func TestRecordsAreLostOnlyBeyondTheBoundsAndAreCounted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for range maxRecords {
-		w.Publish("records.a", nil)
+		w.Publish("records.a", "", nil)
 		w.settle(w.next-1, nats.ErrNoResponders)
 	}
 	require.Zero(t, w.State().Lost)
-	w.Publish("records.a", nil)
+	w.Publish("records.a", "", nil)
 	w.settle(w.next-1, nats.ErrNoResponders)
 	s := w.State()
 	require.Equal(t, maxRecords, s.Waiting)
@@ -147,11 +147,38 @@ func TestARecordThatNoMessageCanHoldDoesNotStandInTheWayOfOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.stream(t, jetstream.StreamConfig{})
-	w.Publish("records.a", make([]byte, w.nc.MaxPayload()+1))
-	w.Publish("records.a", []byte("1"))
+	w.Publish("records.a", "", make([]byte, w.nc.MaxPayload()+1))
+	w.Publish("records.a", "", []byte("1"))
 	w.Close(t.Context())
 	require.Equal(t, []string{"records.a 1"}, w.stored(t))
 	require.EqualValues(t, 1, w.State().Lost)
+}
+
+// What is written again is stored once, whoever writes it: a process that does the same work anew, or the trail that
+// has heard no acknowledgement (BU-13).
+func TestARecordIsStoredOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.stream(t, jetstream.StreamConfig{})
+	other, err := New(w.nc, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	for _, tr := range []*Trail{w.Trail, other} {
+		tr.Publish("records.a", "call.end", []byte("1"))
+		tr.Gather("records.b", "", []byte("2"))
+		tr.Gather("records.c", "other.end", []byte("3"))
+		tr.Close(t.Context())
+	}
+	require.ElementsMatch(t, []string{"records.a 1", "records.b 2", "records.c 3", "records.b 2"}, w.stored(t))
+
+	again := record{subject: "records.a", data: []byte("unheard"), n: 1, at: time.Now()}
+	w.mu.Lock()
+	s := w.begin(again)
+	w.mu.Unlock()
+	w.send(s)
+	require.NoError(t, w.nc.Flush())
+	w.settle(s.number, errSilent)
+	require.Zero(t, w.rewrite(t.Context()))
+	require.Len(t, w.stored(t), 5)
 }
 
 // What a call pays for a record, beside what the client library does by itself.
@@ -162,7 +189,7 @@ func BenchmarkPublish(b *testing.B) {
 		w.stream(b, jetstream.StreamConfig{})
 		b.ReportAllocs()
 		for b.Loop() {
-			w.Publish("records.a", data)
+			w.Publish("records.a", "", data)
 		}
 		b.StopTimer()
 		w.Close(b.Context())

@@ -58,9 +58,19 @@ func (l *Lookup) List(ctx context.Context, q calls.Query) (calls.Page, error) {
 		}
 	}
 	if l.kept && len(page.Calls) < limit {
-		err = l.ended(ctx, q, before, limit, seen, &page)
+		if err = l.ended(ctx, q, before, limit, seen, &page); err != nil {
+			err = l.unreadable(err)
+		}
 	}
 	return page, err
+}
+
+// unreadable is the fault of stories that cannot be read.
+func (l *Lookup) unreadable(err error) error {
+	if !l.conn.IsConnected() {
+		err = errors.New("there is no connection to NATS") // the client speaks of its buffers
+	}
+	return messages.NewFault(messages.StoreUnavailable, "the stories of calls cannot be read: %v", err).From("entry")
 }
 
 func cursor(q calls.Query) (uint64, error) {
@@ -192,8 +202,7 @@ func (l *Lookup) Get(ctx context.Context, tenant, call string) ([]calls.Story, e
 	if l.kept {
 		found, err := read(ctx, l.conn, get{Seq: 1, Next: l.subjects.Stories("", tenant, "", call), Batch: mostParts})
 		if err != nil && (len(running) == 0 || !errors.Is(err, errNoAnswer)) {
-			return nil, messages.NewFault(messages.StoreUnavailable, "the stories of calls cannot be read: %v", err).
-				From("entry")
+			return nil, l.unreadable(err)
 		}
 		for _, one := range found {
 			if s, ok := one.story(); ok && s.Call == call {

@@ -2,15 +2,21 @@ package agents
 
 import (
 	"encoding/json"
+	"regexp"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/stretchr/testify/require"
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages/chat"
 	"github.com/shallot-nats/shallot/pipeline/api"
+	"github.com/shallot-nats/shallot/pipeline/api/apitest"
 )
 
 // ask sends a message over NATS and returns the answer with the number of its fault, if it is one.
@@ -84,6 +90,76 @@ func TestABatchIsDecidedOverNATSInEveryWay(t *testing.T) {
 	require.JSONEq(t, `{"amount":2}`, gjson.Get(body, "data.1.tool_calls.1.function.arguments").String(),
 		"the model reads what was called")
 }
+
+// Whoever decides after everything was stopped and started again, by whatever face and how many at once: one of them
+// counts, the tool runs once, and the others are told who has decided and when.
+func TestAnApprovalOutlivesEverythingAndIsGivenOnceOverAllFaces(t *testing.T) {
+	t.Parallel()
+	i, ran := newInstallation(t, func(request []byte) ([]map[string]any, string) {
+		if last(request).Role() == "tool" {
+			return nil, "paid"
+		}
+		return []map[string]any{call("a", "pay", `{"amount":50}`)}, ""
+	})
+	byHand := func() *mcp.ClientSession {
+		o := (&apitest.Person{}).Options()
+		o.MultiRoundTrip = &mcp.MultiRoundTripOptions{Disabled: true}
+		s := apitest.DialMCP(t, i.url, "", "2026-07-28", o)
+		offered(t, s)
+		return s
+	}
+	asked := apitest.CallTool(t, byHand(), run("clerk", "go"))
+	require.True(t, asked.NeedsInput())
+	id, _ := asked.Meta["shallot/call"].(string)
+	i.restart()
+
+	again := run("clerk", "go")
+	again.RequestState, again.InputResponses = asked.RequestState, mcp.InputResponseMap{}
+	for name := range asked.InputRequests {
+		again.InputResponses[name] = apitest.Filled(map[string]any{"decision": "approve", "call": "a"})
+	}
+	require.NotEmpty(t, again.InputResponses)
+	session := byHand()
+	var won, lost atomic.Int32
+	told := func(code, body string) {
+		switch {
+		case code == "200" || code == "":
+			won.Add(1)
+		case code == "409" && conflict.MatchString(body):
+			lost.Add(1)
+		default:
+			t.Errorf("%s: %s", code, body)
+		}
+	}
+	var all sync.WaitGroup
+	for n := range 105 {
+		all.Go(func() {
+			switch {
+			case n%21 == 20: // who comes second gets the result
+				mine := *again // the client writes into it
+				r, err := session.CallTool(t.Context(), &mine)
+				if err != nil || r.IsError || apitest.TextOf(t, r) != "paid" {
+					t.Error(err, r)
+				}
+			case n%2 == 0:
+				status, body := i.do("POST", "/v1/approvals/"+id, `{"decision":"approve"}`)
+				told(strconv.Itoa(status), body)
+			default:
+				answer, fault := i.ask("approval.answer", `{"call":"`+id+`","decision":"approve"}`)
+				told(fault, answer)
+			}
+		})
+	}
+	all.Wait()
+	require.EqualValues(t, 100, won.Load()+lost.Load())
+	require.LessOrEqual(t, won.Load(), int32(1), "none where a person at an MCP client was the first")
+	_, body := i.do("GET", "/v1/agents/clerk/runs/"+id, "")
+	require.Equal(t, "paid", gjson.Get(body, "output").String(), body)
+	require.Equal(t, []string{`pay{"amount":50}`}, ran.all())
+}
+
+// conflict is what those are told who decide too late.
+var conflict = regexp.MustCompile(`decided already, by \S+ at 20\d\d-\d\d-\d\dT`)
 
 // A run that waits is cancelled like any other: nothing of the batch runs, and nobody can decide about it any more.
 func TestAWaitingRunIsCancelled(t *testing.T) {

@@ -34,10 +34,15 @@ type system struct {
 	model func(turn int, request []byte) (tools []map[string]any, text string)
 	// gate, if not nil, is passed by each request before it is counted; the name of the tool is empty for a model.
 	gate func(turn int, tool string)
+	// stages and hosts are those of its parts.
+	stages, hosts string
 
 	mu    sync.Mutex
 	turns map[int][]string // nonces of the answers to each turn
 	tools map[string]int   // by arguments: how often a tool ran
+	trace []string         // hooks and tools, as they came
+	gave  map[string]bool  // the nonces of tools
+	again []int            // turns that a model was asked for when a later one was known
 	// stopped are the nodes that the test itself has stopped.
 	stopped map[*bus.Node]bool
 }
@@ -53,7 +58,8 @@ func newSystem(t *testing.T) *system {
 // newSystemOn is an installation on the server at url.
 func newSystemOn(t *testing.T, url string) *system {
 	t.Helper()
-	s := &system{t: t, url: url, turns: map[int][]string{}, tools: map[string]int{}, stopped: map[*bus.Node]bool{}}
+	s := &system{t: t, url: url, turns: map[int][]string{}, tools: map[string]int{},
+		gave: map[string]bool{}, stopped: map[*bus.Node]bool{}}
 	js, err := jetstream.New(s.conn())
 	require.NoError(t, err)
 	require.NoError(t, bus.Provision(t.Context(), js, config()))
@@ -71,7 +77,8 @@ func (s *system) conn() *nats.Conn {
 }
 
 func (s *system) part(name string, entry, target bool) partSpec {
-	return partSpec{Name: name, NATS: s.url, Upstream: s.up.URL, Entry: entry, Target: target}
+	return partSpec{Name: name, NATS: s.url, Upstream: s.up.URL, Entry: entry, Target: target,
+		Stages: s.stages, Hosts: s.hosts}
 }
 
 // node starts a node in this process, which the test stops.
@@ -100,6 +107,10 @@ var nonce atomic.Int64
 
 func (s *system) serve(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
+	if hook, ok := strings.CutPrefix(r.URL.Path, "/hook/"); ok {
+		s.traced(hook + string(body))
+		return
+	}
 	tool, isTool := strings.CutPrefix(r.URL.Path, "/tool/")
 	turn := int(gjson.GetBytes(body, "turn").Int()) // of a tool
 	if !isTool {
@@ -118,10 +129,15 @@ func (s *system) serve(w http.ResponseWriter, r *http.Request) {
 	n := fmt.Sprintf("n%d", nonce.Add(1))
 	if isTool {
 		s.tools[string(body)]++
+		s.trace = append(s.trace, "tool")
+		s.gave[n] = true
 		_, _ = fmt.Fprintf(w, `{"nonce":"%s"}`, n)
 		return
 	}
 	s.turns[turn] = append(s.turns[turn], n)
+	if len(s.turns[turn+1]) > 0 {
+		s.again = append(s.again, turn)
+	}
 	tools, text := s.model(turn, body)
 	message := map[string]any{"role": "assistant", "content": n + " " + text}
 	if len(tools) > 0 {
@@ -129,6 +145,12 @@ func (s *system) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	_, _ = w.Write(rawjson.Encode(map[string]any{"id": n, "object": "chat.completion", "choices": []any{map[string]any{
 		"index": 0, "message": message, "finish_reason": "stop"}}}))
+}
+
+func (s *system) traced(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trace = append(s.trace, what)
 }
 
 func call(id, name, args string) map[string]any {

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,9 +22,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/shallot-nats/shallot/messages/chat"
-	"github.com/shallot-nats/shallot/pipeline/api"
 	"github.com/shallot-nats/shallot/pipeline/api/httpapi"
-	"github.com/shallot-nats/shallot/pipeline/api/mcpapi"
 	"github.com/shallot-nats/shallot/pipeline/host"
 	"github.com/shallot-nats/shallot/pipeline/toolbox"
 )
@@ -35,6 +34,14 @@ type installation struct {
 	nc  *nats.Conn
 	// nats is where its server is.
 	nats string
+
+	file, dir string
+	keys      *httpapi.KeyStore
+	ran       *list
+	// work, if not nil, is what tools do before they are noted.
+	work   func(ctx context.Context, inv toolbox.Invocation) error
+	serves atomic.Pointer[http.Handler]
+	stop   func()
 }
 
 // dial connects the holder of a key to NATS.
@@ -89,12 +96,10 @@ func keyRecord(id, key, more string) string {
 func installWithKeys(t *testing.T, config, keys string, model answers) (*installation, *list) {
 	t.Helper()
 	var store *httpapi.KeyStore
-	var login func(name, key string) (api.Identity, bool)
 	if keys != "" {
 		var err error
 		store, err = httpapi.ParseKeys([]byte("keys:\n"+keyRecord("op", operatorKey, "role: operator")+keys), "")
 		require.NoError(t, err)
-		login = store.Login
 	}
 	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -130,49 +135,18 @@ func installWithKeys(t *testing.T, config, keys string, model answers) (*install
 		_, _ = w.Write(raw)
 	}))
 	t.Cleanup(provider.Close)
-	ran := &list{}
-	note := toolbox.ExecutorFunc(func(_ context.Context, inv toolbox.Invocation) (toolbox.Result, error) {
-		ran.add(inv.Tool.Name + string(inv.Arguments))
-		return toolbox.Result{Content: []byte(`"` + inv.Tool.Name + ` is done"`)}, nil
-	})
 	dir := t.TempDir()
 	file := filepath.Join(dir, "shallot.yaml")
 	config += "models: {providers: [{name: up, base-url: " + provider.URL + "/v1, models: [m1]}]}\n"
 	require.NoError(t, os.WriteFile(file, []byte(config), 0o600))
-	l, err := host.Load(file, nil, map[string]string{
-		"nats.embedded.port": "-1", "nats.embedded.data": filepath.Join(dir, "data"), "nats.embedded.sync": "1m"})
-	require.NoError(t, err)
-	h, err := host.Start(t.Context(), host.Options{Config: l, Roles: host.Everything(), Name: t.Name(), Log: testLog(),
-		Login: login, Drain: time.Second, Getenv: func(string) string { return "" }, Funcs: toolbox.GoFuncs{"note": note}})
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		_ = h.Stop(ctx)
-	})
-	srv, err := httpapi.New(httpapi.Config{Addr: "127.0.0.1:8080"}, httpapi.Deps{Keys: store, Entry: h.Entry(),
-		Control: h.Control(), Approvals: h.Approvals, Agents: h.Agents, Responses: h.Responses, Cancel: h.Node.Cancel,
-		Log: testLog(), Models: h.Models.List})
-	require.NoError(t, err)
-	tools, err := mcpapi.New(mcpapi.Options{Entry: h.Entry(), Tools: h.Tools.Registry, Upstreams: h.MCP,
-		Tasks: h.Node, Agents: h.Agents, Approvals: h.Approvals, Log: testLog(),
-		Local: api.Identity{Tenant: "default", Role: api.RoleOperator}})
-	require.NoError(t, err)
-	t.Cleanup(tools.Close)
-	srv.Extra = append(srv.Extra, httpapi.Surface{Pattern: "/mcp", Handler: tools.Handler(1 << 20)})
-	overMCP, overHTTP := tools.Handler(1<<20), srv.Handler()
+	i := &installation{t: t, dir: dir, file: file, keys: store, ran: &list{}}
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/mcp" && store == nil {
-			overMCP.ServeHTTP(w, r.WithContext(api.WithIdentity(r.Context(),
-				api.Identity{Tenant: "default", Role: api.RoleOperator, KeyID: "ann"})))
-			return
-		}
-		overHTTP.ServeHTTP(w, r)
+		(*i.serves.Load()).ServeHTTP(w, r)
 	}))
 	t.Cleanup(front.Close)
-	i := &installation{t: t, url: front.URL, nats: h.URL}
-	i.nc = i.dial("op", operatorKey)
-	return i, ran
+	i.url = front.URL
+	i.boot()
+	return i, i.ran
 }
 
 func (i *installation) do(method, path, body string, header ...string) (int, string) {

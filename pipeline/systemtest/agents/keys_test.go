@@ -84,9 +84,11 @@ func (i *installation) overNATS(key string) {
 	refused := make(chan error, 8)
 	nc := i.dial("limited", key)
 	nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { refused <- err })
-	body := []byte(`{"model":"agent/clerk","input":"go"}`)
-	for _, subject := range []string{"shallot.v1.tenant.acme.agent.request", "shallot.v1.tenant.acme.agent.submit"} {
-		require.NoError(t, nc.Publish(subject, body))
+	const own = "shallot.v1.tenant.acme.agent."
+	body := []byte(`{"input":"go"}`)
+	for _, subject := range []string{own + "request", own + "submit", own + "request.finder", own + "submit.clerk",
+		"shallot.v1.agent.request.clerk", "shallot.v1.tenant.globex.agent.request.clerk"} {
+		require.NoError(t, nc.Publish(subject, []byte(`{"model":"agent/clerk","input":"go"}`)))
 		select {
 		case err := <-refused:
 			require.ErrorContains(t, err, "Permissions Violation", subject)
@@ -94,7 +96,26 @@ func (i *installation) overNATS(key string) {
 			t.Fatal("nobody refused " + subject)
 		}
 	}
-	m, err := i.nc.Request("shallot.v1.tenant.acme.agent.request", body, time.Minute)
-	require.NoError(t, err)
-	require.Equal(t, "so: go", gjson.GetBytes(m.Data, "choices.0.message.content").String(), string(m.Data))
+	ask := func(nc *nats.Conn, subject string, body []byte, header ...string) []byte {
+		m := &nats.Msg{Subject: own + subject, Data: body, Header: nats.Header{}}
+		for k := 0; k < len(header); k += 2 {
+			m.Header.Set(header[k], header[k+1])
+		}
+		m, err := nc.RequestMsg(m, time.Minute)
+		require.NoError(t, err)
+		return m.Data
+	}
+	output := func(raw []byte) string { return gjson.GetBytes(raw, "choices.0.message.content").String() }
+	require.Equal(t, "so: go", output(ask(nc, "request.clerk", body)))
+	require.Equal(t, "so: go", output(ask(nc, "request.clerk", []byte(`{"model":"agent/clerk","input":"go"}`))))
+	for _, other := range [][]byte{
+		ask(nc, "request.clerk", []byte(`{"model":"agent/finder","input":"secret"}`)),
+		ask(nc, "request.clerk", body, "Shallot-Agent", "finder"),
+		ask(nc, "request.clerk", body, "shallot-agent", "finder"),
+	} {
+		require.Contains(t, string(other), "names agent clerk and agent finder", "the subject decides")
+	}
+	require.Equal(t, "so: go", output(ask(i.nc, "request", []byte(`{"model":"agent/clerk","input":"go"}`))))
+	require.Equal(t, "so: go", output(ask(i.nc, "request.finder", body)))
+	require.Equal(t, "accepted", gjson.GetBytes(ask(i.nc, "submit.finder", body), "status").String())
 }

@@ -41,11 +41,14 @@ type partSpec struct {
 	Upstream string // where models and tools are, in the process of the test
 	Entry    bool
 	Target   bool
+	// Stages names the stages of its own that the installation has, "wrap" or "hooks"; Hosts is "only" where this process
+	// has nothing else, and "none" where it does not have them.
+	Stages, Hosts string
 }
 
 func config() bus.Config {
-	return bus.Config{ModelClasses: []string{"default"}, ToolClasses: []string{"default"}, AckWait: 2 * time.Second,
-		MemberTimeout: 2 * time.Second, Drain: time.Second}
+	return bus.Config{ModelClasses: []string{"default"}, ToolClasses: []string{"default"}, AckWait: 3 * time.Second,
+		MemberTimeout: 3 * time.Second, Drain: time.Second}
 }
 
 func TestMain(m *testing.M) {
@@ -101,7 +104,8 @@ func (registry) Get(_ context.Context, name string) (*tool.Definition, error) {
 // startNode starts a node whose models and tools ask the upstream.
 func startNode(ctx context.Context, nc *nats.Conn, p partSpec) (*bus.Node, error) {
 	desk, err := stages.NewApprovalDesk(&stages.ApprovalConfig{Policies: []approval.Policy{
-		{Name: "big", Tool: "pay", When: "(args.amount ?? 0) > 10"}, {Name: "soon", Tool: "brief", Expires: time.Second}}},
+		{Name: "big", Tool: "pay", When: "(args.amount ?? 0) > 10"}, {Name: "soon", Tool: "brief", Expires: time.Second},
+		{Name: "sure", Tool: "sign", Decisions: []string{approval.Approve}}}},
 		stages.Deps{Tools: registry{}, Parser: &args.Parser{}})
 	if err != nil {
 		return nil, err
@@ -124,12 +128,20 @@ func startNode(ctx context.Context, nc *nats.Conn, p partSpec) (*bus.Node, error
 	if err := o.Manager.Register(gate, true); err != nil {
 		return nil, err
 	}
+	for _, own := range ownStages(p) {
+		if err := o.Manager.Register(own, true); err != nil {
+			return nil, err
+		}
+	}
+	if p.Hosts != "" {
+		o.Hosts = func(s pipeline.Stage) bool { return (s.Name == gate.Name) == (p.Hosts == "none") }
+	}
 	entry := &late{}
 	o.Agents = agent.New(agent.Options{
 		Entry: entry, Log: agent.Log{Store: runs}, Judge: desk, Out: testLog(),
 		Agent: func(_ context.Context, name string) (*agent.Spec, error) {
-			return &agent.Spec{Name: name, Model: "m", Tools: []string{"pay", "look", "brief", "guarded"},
-				Limits: agent.Limits{ModelCalls: 100}}, nil
+			return &agent.Spec{Name: name, Model: "m", Tools: []string{"pay", "look", "brief", "guarded", "sign"},
+				Limits: limitsOf(name), Rules: map[string]agent.Rule{"log": agent.Append}}, nil
 		},
 		Tools: func(_ context.Context, _ string, s *agent.Spec) (out []agent.Tool, err error) {
 			for _, name := range s.Tools {

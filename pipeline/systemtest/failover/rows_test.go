@@ -84,9 +84,12 @@ func TestASilentProviderLeavesTimeForTheStandby(t *testing.T) { // (FO-2)
 	u := newUpstream(t, map[string]play{"silent": silence})
 	s := newSystem(t, configured("standby", provider("up", u.URL, "silent")+provider("other", newUpstream(t, nil).URL,
 		"standby")), nil)
-	both(t, func(t *testing.T, stream bool) {
-		a := s.ask("silent", stream, "Shallot-Timeout", "6s")
-		require.True(t, a.standby(), a.body)
+	t.Run("both", func(t *testing.T) {
+		both(t, func(t *testing.T, stream bool) {
+			t.Parallel()
+			a := s.ask("silent", stream, "Shallot-Timeout", "10s")
+			require.True(t, a.standby(), a.body)
+		})
 	})
 	require.Equal(t, 2, u.count("silent"), "a silent route is not asked again")
 }

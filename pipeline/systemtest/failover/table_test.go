@@ -165,8 +165,10 @@ func TestUpstreamFaults(t *testing.T) {
 		plays[r.name] = r.play
 	}
 	u := newUpstream(t, plays)
-	// Times are short where a fault ends with them, and only there: a slow machine needs time to be answered.
+	// Times are short where a fault ends with them, and only there: a slow machine needs time to be answered. Of rows that
+	// begin well only the time that ends them is.
 	const short = ", timeouts: {connect: 1s, first-byte: 1s, first-token: 1s, idle: 1s, attempt: 2s}"
+	late := map[string]string{"silent-in-body": ", timeouts: {idle: 1s}", "endless": ", timeouts: {attempt: 4s}"}
 	var slow []string
 	providers := ""
 	for _, r := range rows {
@@ -176,6 +178,8 @@ func TestUpstreamFaults(t *testing.T) {
 			providers += provider(r.name, r.base, r.name, short)
 		case strings.Contains(r.base, "://"):
 			providers += provider(r.name, r.base, r.name)
+		case late[r.name] != "":
+			providers += provider(r.name, u.URL, r.name, late[r.name])
 		case timed:
 			slow = append(slow, r.name)
 		}
@@ -189,6 +193,7 @@ func TestUpstreamFaults(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
 			both(t, func(t *testing.T, stream bool) {
+				t.Parallel()
 				if r.only == "stream" && !stream {
 					t.Skip("a fault of streams")
 				}

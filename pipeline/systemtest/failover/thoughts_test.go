@@ -72,8 +72,9 @@ func TestThoughtsBehindAFilterAreHeldForABoundedTime(t *testing.T) {
 		},
 		"breaks": then(sends(thought("hm "+strings.Repeat("so ", 100))), silence),
 	})
-	s := newSystem(t, "models:\n  timeouts: {first-token-hold: 50ms, idle: 1s}\n  providers:\n"+
-		provider("up", u.URL, "a, breaks")+provider("other", newUpstream(t, nil).URL, "standby")+
+	s := newSystem(t, "models:\n  timeouts: {first-token-hold: 50ms}\n  providers:\n"+
+		provider("up", u.URL, "a")+provider("hasty", u.URL, "breaks", ", timeouts: {idle: 1s}")+
+		provider("other", newUpstream(t, nil).URL, "standby")+
 		"agent: {interceptor: {pii: {enabled: true, apply-to-output: true}, model-fallback: {fallback-models: "+
 		"[standby]}}}\n", nil)
 	thoughts, text := s.thinks(seen)

@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
@@ -95,6 +96,7 @@ func doors() []door {
 		{name: "nats model submit", nats: "shallot.v1.tenant.acme.model.submit", in: chat},
 		{name: "nats agent", nats: "shallot.v1.tenant.acme.agent.request", in: chat},
 		{name: "nats agent submit", nats: "shallot.v1.tenant.acme.agent.submit", in: chat},
+		{name: "nats agent by name", nats: "shallot.v1.tenant.acme.agent.request.a", in: chat},
 		{name: "nats tool", nats: "shallot.v1.tenant.acme.tool.request.echo", in: `{"message":%s}`, tool: true},
 		{
 			name: "nats todo",
@@ -165,9 +167,9 @@ func TestEachDoorRefusesHostileBodies(t *testing.T) {
 }
 
 // raw sends bytes and returns the answer, or nothing where the connection was closed without one.
-func (i *installation) raw(t *testing.T, request string) string {
+func raw(t *testing.T, base, request string) string {
 	t.Helper()
-	c, err := net.Dial("tcp", strings.TrimPrefix(i.base, "http://"))
+	c, err := net.Dial("tcp", strings.TrimPrefix(base, "http://"))
 	require.NoError(t, err)
 	defer func() { _ = c.Close() }()
 	require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
@@ -180,6 +182,8 @@ func (i *installation) raw(t *testing.T, request string) string {
 func TestTheHTTPDoorBoundsWhatItReads(t *testing.T) {
 	t.Parallel()
 	i := start(t, "")
+	impatient := i.face(slog.New(slog.DiscardHandler), 2*time.Second)
+	hasty := i.listen(impatient, impatient.Handler())
 	const head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n" +
 		"Authorization: Bearer key-acme\r\nContent-Type: application/json\r\n"
 	for name, tt := range map[string]struct {
@@ -206,7 +210,11 @@ func TestTheHTTPDoorBoundsWhatItReads(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			begin := time.Now()
-			out := i.raw(t, tt.request)
+			base := i.base
+			if strings.HasSuffix(name, "that hangs") {
+				base = hasty
+			}
+			out := raw(t, base, tt.request)
 			require.Less(t, time.Since(begin), 30*time.Second)
 			if tt.status == "" {
 				require.True(t, out == "" || strings.HasPrefix(out, "HTTP/1.1 4"), "%.200s", out)
@@ -234,14 +242,14 @@ func TestTheHTTPDoorBoundsWhatItReads(t *testing.T) {
 		t.Parallel()
 		slow := make([]net.Conn, 300)
 		for n := range slow {
-			c, err := net.Dial("tcp", strings.TrimPrefix(i.base, "http://"))
+			c, err := net.Dial("tcp", strings.TrimPrefix(hasty, "http://"))
 			require.NoError(t, err)
 			defer func() { _ = c.Close() }()
 			_, err = io.WriteString(c, []string{"GET / HT", head[:len(head)-2], head + "Content-Length: 9\r\n\r\n{"}[n%3])
 			require.NoError(t, err)
 			slow[n] = c
 		}
-		r := ask(t, i.base, acme, "POST", "/v1/chat/completions",
+		r := ask(t, hasty, acme, "POST", "/v1/chat/completions",
 			`{"model":"demo/echo","messages":[{"role":"user","content":"well"}]}`)
 		require.Equal(t, http.StatusOK, r.status, r)
 		for _, c := range slow { // each is ended by the server

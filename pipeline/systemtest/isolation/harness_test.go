@@ -155,11 +155,17 @@ func startOn(t *testing.T, s *server.Server, yaml string) *installation {
 
 // serve opens the HTTP and MCP faces, as the gateway does.
 func (i *installation) serve(log *slog.Logger) {
+	i.http = i.face(log, time.Minute)
+	i.base, i.admin = i.listen(i.http, i.http.Handler()), i.listen(i.http, i.http.AdminHandler())
+}
+
+// face is a server that waits so long for headers and bodies.
+func (i *installation) face(log *slog.Logger, limit time.Duration) *httpapi.Server {
 	t, h := i.t, i.host
 	k, err := httpapi.ParseKeys([]byte(keys()), "")
 	require.NoError(t, err)
-	i.http, err = httpapi.New(httpapi.Config{Addr: "127.0.0.1:8080", Admin: "127.0.0.1:8081", BodyLimit: bodyLimit,
-		HeaderTimeout: time.Second, BodyTimeout: time.Second}, httpapi.Deps{
+	s, err := httpapi.New(httpapi.Config{Addr: "127.0.0.1:8080", Admin: "127.0.0.1:8081", BodyLimit: bodyLimit,
+		HeaderTimeout: limit, BodyTimeout: limit}, httpapi.Deps{
 		Keys: k, Log: log, Entry: h.Entry(), Control: h.Control(), Tools: h.Tools,
 		Approvals: h.Approvals, Agents: h.Agents, Dead: h.Dead(),
 		Models:    func(context.Context) []api.ModelInfo { return []api.ModelInfo{{ID: "demo/echo"}} },
@@ -173,26 +179,26 @@ func (i *installation) serve(log *slog.Logger) {
 		Local: api.Identity{Tenant: "default", Role: api.RoleCaller}})
 	require.NoError(t, err)
 	t.Cleanup(m.Close)
-	i.http.Extra = append(
+	s.Extra = append(
 		httpapi.NewPage("shallot", "1", "").Surfaces(),
 		httpapi.Surface{Pattern: "/mcp", Handler: m.Handler(bodyLimit)},
 		httpapi.Surface{Pattern: "/metrics", Control: true, Handler: i.host.Telemetry.Page()},
 	)
-	i.base, i.admin = i.listen(i.http.Handler()), i.listen(i.http.AdminHandler())
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		m.EndSessions()
-		_ = i.http.Shutdown(ctx)
+		_ = s.Shutdown(ctx)
 	})
+	return s
 }
 
 const bodyLimit = 1 << 20
 
-func (i *installation) listen(handler http.Handler) string {
+func (i *installation) listen(s *httpapi.Server, handler http.Handler) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(i.t, err)
-	go func() { _ = i.http.ServeOn(l, handler) }()
+	go func() { _ = s.ServeOn(l, handler) }()
 	return "http://" + l.Addr().String()
 }
 

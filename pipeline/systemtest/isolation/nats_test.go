@@ -98,6 +98,9 @@ func tenantVerbs(i *installation, u user, v victim) map[string]func(t *testing.T
 		r := u.ask(t, own+"agent.request", promptBody, "Shallot-Run: run-1", "Shallot-Tenant: acme")
 		require.GreaterOrEqual(t, r.status, 400, "there are no agents here: %s", r)
 	}
+	named := func(verb string) func(t *testing.T) {
+		return calls("agent."+verb+".helper", `{"input":"x"}`, v.run, "key-4")
+	}
 	return map[string]func(t *testing.T){
 		"model.request": calls(
 			"model.request",
@@ -112,6 +115,7 @@ func tenantVerbs(i *installation, u user, v victim) map[string]func(t *testing.T
 			"key-2",
 		), "tool.submit.*": calls("tool.submit.add", bigBody, v.held, "key-3"),
 		"agent.request": agent, "agent.submit": agent,
+		"agent.request.*": named("request"), "agent.submit.*": named("submit"),
 		"result.*": func(t *testing.T) {
 			for _, call := range []string{v.chat, v.tool, v.running, v.held, acme + "." + v.tool, strings.ToUpper(v.tool)} {
 				nothing(t, u.ask(t, own+"result."+messages.Token(call), "", "Shallot-Tenant: acme"), 404)

@@ -11,14 +11,17 @@ import (
 )
 
 // Parallel has up to n tests of the package run at once, unless the command line says how many; with the race detector,
-// which makes all that runs several times as slow, a quarter. It is for TestMain.
+// which makes all that runs several times as slow, half of them. It is for TestMain.
 func Parallel(n int) {
 	flag.Parse()
 	f := flag.Lookup("test.parallel")
 	if f == nil || f.Value.String() != f.DefValue {
 		return
 	}
-	_ = flag.Set(f.Name, strconv.Itoa(Rounds(n))) // it is a number
+	if Race {
+		n = (n + 1) / 2
+	}
+	_ = flag.Set(f.Name, strconv.Itoa(n)) // it is a number
 }
 
 // Port finds a port that nobody listens on, for a server that comes later, or comes again. It is below those that the

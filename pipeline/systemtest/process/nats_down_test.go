@@ -49,4 +49,12 @@ func TestTheServerIsNotThereYetAndNotThereAnyMore(t *testing.T) {
 		require.Less(t, fastest, 3*time.Second, "%s: nobody waits for the server", header)
 	}
 	require.Equal(t, 503, c.http("POST", base+"/v1/tools/echo/call", `{"message":"x"}`).status)
+	// Operators are told the same, and not what the client says of its buffers.
+	for _, path := range []string{"/api/calls", "/api/calls/x", "/api/dead", "/v1/approvals", "/readyz",
+		"/api/debug/interceptor-stats", "/api/debug/interceptor/diagnostics"} {
+		a := c.http("GET", base+path, "")
+		require.Equal(t, 503, a.status, path)
+		require.Contains(t, string(a.body), "NATS", path)
+		require.NotContains(t, string(a.body), "buffer", path)
+	}
 }

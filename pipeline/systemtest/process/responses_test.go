@@ -2,8 +2,11 @@ package process
 
 import (
 	"bufio"
+	"context"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -13,49 +16,131 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// The gateway of a background response is killed in the middle of its stream; no other owns calls, so the call was its.
-// Its client goes on at another gateway after the last event that it has seen, and sees each event once.
-func TestAResponseGoesOnAtAnotherGateway(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t)
-	victim, base := c.gateway()
-	c.worker("--stages", "all", "--serve", "model,tool").ready(t)
+// speaker is an upstream that says a word of a streamed reply when it is told to; a call that is not streamed is
+// answered at once.
+type speaker struct{ say chan string }
 
-	first := c.http("POST", base+"/v1/responses", `{"model":"demo/echo","input":"before"}`)
-	require.Equal(t, 200, first.status, string(first.body))
-	before := gjson.GetBytes(first.body, "id").Str
-	var said []string
-	for i := range 60 {
-		said = append(said, fmt.Sprintf("w%d", i))
+func (p *speaker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	if !gjson.GetBytes(body, "stream").Bool() {
+		said := gjson.GetBytes(body, "messages.@reverse.0.content").String()
+		_, _ = fmt.Fprintf(w, `{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,`+
+			`"message":{"role":"assistant","content":%q},"finish_reason":"stop"}]}`, said)
+		return
 	}
-	text := strings.Join(said, " ")
-	body := fmt.Sprintf(`{"model":"demo/slow","input":%q,"background":true,"stream":true,"previous_response_id":%q}`,
-		text, before)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+"/v1/responses", strings.NewReader(body))
-	require.NoError(t, err)
-	req.Header.Set("Content-Type", "application/json")
+	w.Header().Set("Content-Type", "text/event-stream")
+	piece := func(delta, finish string) {
+		_, _ = fmt.Fprintf(w, `data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":[`+
+			`{"index":0,"delta":%s,"finish_reason":%s}]}`+"\n\n", delta, finish)
+		_ = http.NewResponseController(w).Flush()
+	}
+	piece(`{"role":"assistant","content":""}`, "null")
+	for {
+		select {
+		case word, more := <-p.say:
+			if !more {
+				piece(`{}`, `"stop"`)
+				_, _ = fmt.Fprint(w, "data: [DONE]\n\n")
+				return
+			}
+			piece(fmt.Sprintf(`{"content":%q}`, word), "null")
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// told is an installation whose only model is a speaker.
+func told(t *testing.T) (*cluster, *speaker) {
+	t.Helper()
+	up := &speaker{say: make(chan string)}
+	srv := httptest.NewServer(up)
+	t.Cleanup(srv.Close)
+	return newCluster(t, "OPENAI_API_KEY=k", "OPENAI_BASE_URL="+srv.URL, "SHALLOT_BUS__ACK_WAIT=3s"), up
+}
+
+// reading reads the events of one answer as they come.
+type reading struct {
+	t     *testing.T
+	res   *http.Response
+	lines *bufio.Scanner
+	ids   []string
+	all   []string
+}
+
+func (c *cluster) read(method, url, body string, header http.Header) *reading {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), 2*time.Minute)
+	c.t.Cleanup(cancel)
+	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+	require.NoError(c.t, err)
+	req.Header = header
 	res, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
-	defer func() { _ = res.Body.Close() }()
-	var all []string
-	for s := bufio.NewScanner(res.Body); s.Scan(); {
-		data, ok := strings.CutPrefix(s.Text(), "data: ")
+	require.NoError(c.t, err)
+	c.t.Cleanup(func() { _ = res.Body.Close() })
+	require.Equal(c.t, 200, res.StatusCode)
+	return &reading{t: c.t, res: res, lines: bufio.NewScanner(res.Body)}
+}
+
+// until reads until an event holds the text.
+func (r *reading) until(text string) {
+	r.t.Helper()
+	for r.lines.Scan() {
+		if id, ok := strings.CutPrefix(r.lines.Text(), "id: "); ok {
+			r.ids = append(r.ids, id)
+		}
+		data, ok := strings.CutPrefix(r.lines.Text(), "data: ")
 		if !ok {
 			continue
 		}
-		if all = append(all, data); len(all) == 20 {
-			victim.kill()
-			break
+		if r.all = append(r.all, data); strings.Contains(data, text) {
+			return
 		}
 	}
-	require.Len(t, all, 20)
+	require.Failf(r.t, "the stream ended", "before %q: %v", text, r.all)
+}
+
+// tell has the model say words, each when the reader has seen the one before.
+func (r *reading) tell(up *speaker, from, to int) (text string) {
+	r.t.Helper()
+	for i := from; i < to; i++ {
+		word := fmt.Sprintf("w%d ", i)
+		select {
+		case up.say <- word:
+		case <-r.res.Request.Context().Done():
+			require.Fail(r.t, "the model is not asked any more", word)
+		}
+		r.until(word)
+		text += word
+	}
+	return text
+}
+
+// The gateway of a background response is killed in the middle of its stream; no other owns calls, so the call was its.
+// Its client goes on at another gateway after the last event that it has seen: it sees each event once, and each as
+// soon as the model has said it.
+func TestAResponseGoesOnAtAnotherGateway(t *testing.T) {
+	t.Parallel()
+	c, up := told(t)
+	victim, base := c.gateway()
+	c.worker("--stages", "all", "--serve", "model,tool").ready(t)
+
+	first := c.http("POST", base+"/v1/responses", `{"model":"m","input":"before"}`)
+	require.Equal(t, 200, first.status, string(first.body))
+	before := gjson.GetBytes(first.body, "id").Str
+	body := `{"model":"m","input":"go","background":true,"stream":true,"previous_response_id":"` + before + `"}`
+	begun := c.read("POST", base+"/v1/responses", body, http.Header{"Content-Type": {"application/json"}})
+	text := begun.tell(up, 0, 5)
+	victim.kill()
 	_, other := c.gateway()
-	id := gjson.Get(all[0], "response.id").Str
+	id := gjson.Get(begun.all[0], "response.id").Str
 	path := other + "/v1/responses/" + id
-	rest := c.http("GET", path+"?stream=true&starting_after=19", "")
-	require.Equal(t, 200, rest.status, string(rest.body))
-	all = append(all, events(rest.body)...)
-	got := ""
+	rest := c.read("GET", fmt.Sprintf("%s?stream=true&starting_after=%d", path, len(begun.all)-1), "", nil)
+	text += rest.tell(up, 5, 10)
+	close(up.say)
+	rest.until("response.completed")
+	require.False(t, rest.lines.Scan() && rest.lines.Scan(), "nothing comes after it")
+	all, got := append(begun.all, rest.all...), ""
 	for i, e := range all {
 		require.Equal(t, int64(i), gjson.Get(e, "sequence_number").Int(), e)
 		if gjson.Get(e, "type").Str == "response.output_text.delta" {
@@ -63,16 +148,16 @@ func TestAResponseGoesOnAtAnotherGateway(t *testing.T) {
 		}
 	}
 	require.Equal(t, text, got)
-	require.Equal(t, "response.completed", gjson.Get(all[len(all)-1], "type").Str)
 	require.Equal(t, all, events(c.http("GET", path+"?stream=true", "").body), "the full replay stays")
 	now := c.http("GET", path, "")
 	require.Equal(t, before, gjson.GetBytes(now.body, "previous_response_id").Str)
+	require.Equal(t, text, gjson.GetBytes(now.body, "output.0.content.0.text").Str)
 	item := gjson.GetBytes(first.body, "output.0.id").Str
 	for _, more := range []string{`"input":"after","previous_response_id":"` + id + `"`,
 		`"input":[{"type":"item_reference","id":"` + item + `"},{"role":"user","content":"after"}]`} {
-		next := c.http("POST", other+"/v1/responses", `{"model":"demo/echo",`+more+`}`)
+		next := c.http("POST", other+"/v1/responses", `{"model":"m",`+more+`}`)
 		require.Equal(t, 200, next.status, string(next.body))
-		require.Equal(t, "after", gjson.GetBytes(next.body, "output.0.content.0.text").Str)
+		require.Contains(t, gjson.GetBytes(next.body, "output.0.content.0.text").Str, "after")
 	}
 }
 
@@ -115,36 +200,27 @@ func TestAResponseThatNobodyAsksForIsKept(t *testing.T) {
 // The same for the stream of a stored chat call, by the id of the call and of its last chunk.
 func TestAChatStreamGoesOnAtAnotherGateway(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t)
+	c, up := told(t)
 	victim, base := c.gateway()
 	c.worker("--stages", "all", "--serve", "model,tool").ready(t)
-	text := strings.TrimSpace(strings.Repeat("one two three ", 20))
-	body := fmt.Sprintf(`{"model":"demo/slow","stream":true,"messages":[{"role":"user","content":%q}]}`, text)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+"/v1/chat/completions",
-		strings.NewReader(body))
-	require.NoError(t, err)
-	req.Header = http.Header{"Content-Type": {"application/json"}, "Idempotency-Key": {"k"}}
-	res, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
-	defer func() { _ = res.Body.Close() }()
-	var ids, all []string
-	for s := bufio.NewScanner(res.Body); len(all) < 10 && s.Scan(); {
-		if id, ok := strings.CutPrefix(s.Text(), "id: "); ok {
-			ids = append(ids, id)
+	go func() { // the answer begins with it
+		select {
+		case up.say <- "w0 ":
+		case <-t.Context().Done():
 		}
-		if data, ok := strings.CutPrefix(s.Text(), "data: "); ok {
-			all = append(all, data)
-		}
-	}
+	}()
+	begun := c.read("POST", base+"/v1/chat/completions", `{"model":"m","stream":true,"messages":[{"role":"user",`+
+		`"content":"go"}]}`, http.Header{"Content-Type": {"application/json"}, "Idempotency-Key": {"k"}})
+	begun.until("w0 ")
+	text := "w0 " + begun.tell(up, 1, 5)
 	victim.kill()
-	require.Len(t, ids, 10)
 	_, other := c.gateway()
-	path := other + "/v1/results/" + res.Header.Get("Shallot-Call") + "/events"
-	rest := c.http("GET", path+"?after="+ids[9], "")
-	require.Equal(t, 200, rest.status, string(rest.body))
-	all = append(all, events(rest.body)...)
-	require.Equal(t, "[DONE]", all[len(all)-1], string(rest.body))
-	got := ""
+	path := other + "/v1/results/" + begun.res.Header.Get("Shallot-Call") + "/events"
+	rest := c.read("GET", path+"?after="+begun.ids[len(begun.ids)-1], "", nil)
+	text += rest.tell(up, 5, 10)
+	close(up.say)
+	rest.until("[DONE]")
+	all, got := append(begun.all, rest.all...), ""
 	for _, e := range all {
 		got += gjson.Get(e, "choices.0.delta.content").Str
 	}

@@ -25,7 +25,7 @@ import (
 )
 
 // sideBySide is how many tests run at once: most of their time they wait for leases, deadlines and restarts.
-const sideBySide = 6
+const sideBySide = 10
 
 // TestMain lets this test binary be the processes that the kill test kills.
 func TestMain(m *testing.M) {

@@ -43,7 +43,7 @@ async function list() {
           "Runs",
           ["time", "agent", "came to", "#took", "-#tokens", ""],
           runs.map(c => [
-            clock(c.accepted),
+            el("td", {class: "clock"}, clock(c.accepted)),
             el(
               "button",
               {type: "button", class: "link", onclick: () => open(c.call).catch(e => tell(e.message, true))},
