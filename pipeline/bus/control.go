@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/shallot-nats/shallot/messages"
@@ -18,6 +20,16 @@ import (
 
 var _ pipeline.Control = (*Node)(nil)
 
+// switches are the stages that operators have turned on and off. Only the loop that follows the keys uses set.
+type switches struct {
+	bucket  *jet.Bucket
+	manager *pipeline.Manager
+	nc      *nats.Conn
+	subj    messages.Subjects
+	log     *slog.Logger
+	set     map[*pipeline.Managed]bool // those that a key switches
+}
+
 // switchKey is the key of a stage's switch in the control bucket: stage.<kind>.<name>.enabled, value true or false. The
 // name is the stage's own or its class; of two keys for one stage the later wins. A mandatory or fixed stage is turned
 // off by "false <name>" only. Without a key a stage is as the configuration says.
@@ -25,25 +37,20 @@ func switchKey(kind messages.Kind, stage string) string {
 	return "stage." + string(kind) + "." + messages.Token(stage) + ".enabled"
 }
 
-// watchSwitches applies the switches in the control bucket, now and as they change, so that "nats kv put" works as
-// well as the API. A watch can die in a reconnect, so everything is read again every 30 s.
-func (n *Node) watchSwitches(ctx context.Context) error {
-	if err := n.readSwitches(ctx); err != nil {
-		return fmt.Errorf("bus: switches: %w", err)
-	}
-	n.loops.Go(func() {
-		for ctx.Err() == nil {
-			if err := n.followSwitches(ctx); err != nil && ctx.Err() == nil {
-				n.log.Debug("watch of the switches ended; it begins again", "err", err)
-				_ = wait(ctx, time.Second)
-			}
+// keep applies the switches in the control bucket as they change, until ctx ends, so that "nats kv put" works as well
+// as the API. A watch can die in a reconnect, so everything is read again every 30 s.
+func (s *switches) keep(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := s.follow(ctx); err != nil && ctx.Err() == nil {
+			s.log.Debug("watch of the switches ended; it begins again", "err", err)
+			_ = wait(ctx, time.Second)
 		}
-	})
-	return nil
+	}
 }
 
-func (n *Node) readSwitches(ctx context.Context) error {
-	keys, err := n.control.Keys(ctx, "stage.")
+// read applies all switches as they are now.
+func (s *switches) read(ctx context.Context) error {
+	keys, err := s.bucket.Keys(ctx, "stage.")
 	if err != nil {
 		return err
 	}
@@ -53,34 +60,34 @@ func (n *Node) readSwitches(ctx context.Context) error {
 	}
 	var all []set
 	for _, k := range keys {
-		if e, err := n.control.Get(ctx, k); err == nil {
+		if e, err := s.bucket.Get(ctx, k); err == nil {
 			all = append(all, set{k, e})
 		}
 	}
 	slices.SortFunc(all, func(a, b set) int { return cmp.Compare(a.Revision, b.Revision) })
 	there := map[*pipeline.Managed]bool{}
 	for _, e := range all {
-		there[n.applySwitch(e.key, e.Value)] = true
+		there[s.apply(e.key, e.Value)] = true
 	}
-	for s := range n.switched {
-		if !there[s] {
-			delete(n.switched, s)
-			n.turn(s, s.Default())
+	for m := range s.set {
+		if !there[m] {
+			delete(s.set, m)
+			s.turn(m, m.Default())
 		}
 	}
 	return nil
 }
 
 // turn turns a stage on or off in this process.
-func (n *Node) turn(s *pipeline.Managed, on bool) {
-	if s.Enabled() != on {
-		n.log.Info("stage switched", "kind", s.Kind, "stage", s.Name, "enabled", on)
-		n.opts.Manager.Switch(s.Kind, s.Name, on)
+func (s *switches) turn(m *pipeline.Managed, on bool) {
+	if m.Enabled() != on {
+		s.log.Info("stage switched", "kind", m.Kind, "stage", m.Name, "enabled", on)
+		s.manager.Switch(m.Kind, m.Name, on)
 	}
 }
 
-func (n *Node) followSwitches(ctx context.Context) error {
-	w, err := n.control.Watch(ctx, "stage.>")
+func (s *switches) follow(ctx context.Context) error {
+	w, err := s.bucket.Watch(ctx, "stage.>")
 	if err != nil {
 		return err
 	}
@@ -96,14 +103,14 @@ func (n *Node) followSwitches(ctx context.Context) error {
 			switch {
 			case e == nil:
 			case e.Operation() == jetstream.KeyValuePut:
-				n.applySwitch(e.Key(), e.Value())
+				s.apply(e.Key(), e.Value())
 			default: // deleted: another key may still switch the stage
-				if err := n.readSwitches(ctx); err != nil {
+				if err := s.read(ctx); err != nil {
 					return err
 				}
 			}
 		case <-again.C:
-			if err := n.readSwitches(ctx); err != nil {
+			if err := s.read(ctx); err != nil {
 				return err
 			}
 		case <-ctx.Done():
@@ -112,8 +119,8 @@ func (n *Node) followSwitches(ctx context.Context) error {
 	}
 }
 
-// applySwitch follows a key, and returns the stage that it is for; nil if it is for none.
-func (n *Node) applySwitch(key string, value []byte) *pipeline.Managed {
+// apply follows a key, and returns the stage that it is for; nil if it is for none.
+func (s *switches) apply(key string, value []byte) *pipeline.Managed {
 	t := strings.Split(key, ".")
 	if len(t) != 4 || t[3] != "enabled" {
 		return nil
@@ -122,178 +129,60 @@ func (n *Node) applySwitch(key string, value []byte) *pipeline.Managed {
 	word, confirm, _ := strings.Cut(strings.TrimSpace(string(value)), " ")
 	on := strings.EqualFold(word, "true")
 	if !ok || !on && !strings.EqualFold(word, "false") {
-		n.log.Warn("switch not understood; the value is true or false", "key", key, "value", word)
+		s.log.Warn("switch not understood; the value is true or false", "key", key, "value", word)
 		return nil
 	}
-	known := n.opts.Manager.Find(name)
-	i := slices.IndexFunc(known, func(s *pipeline.Managed) bool { return s.Kind == messages.Kind(t[1]) })
+	known := s.manager.Find(name)
+	i := slices.IndexFunc(known, func(m *pipeline.Managed) bool { return m.Kind == messages.Kind(t[1]) })
 	if i < 0 {
-		n.log.Warn("switch for a stage that this process does not know", "key", key)
+		s.log.Warn("switch for a stage that this process does not know", "key", key)
 		return nil
 	}
-	s := known[i]
-	if s.Enabled() != on {
-		if err := pipeline.MaySwitch(s.Stage, name, on, strings.TrimSpace(confirm)); err != nil {
-			n.log.Warn("switch not followed: the stage stays on; to turn it off all the same, confirm its name",
-				"key", key, "stage", s.Name, "tier", s.Tier, "value", "false "+s.Name)
-			return s
+	m := known[i]
+	if m.Enabled() != on {
+		if err := pipeline.MaySwitch(m.Stage, name, on, strings.TrimSpace(confirm)); err != nil {
+			s.log.Warn("switch not followed: the stage stays on; to turn it off all the same, confirm its name",
+				"key", key, "stage", m.Name, "tier", m.Tier, "value", "false "+m.Name)
+			return m
 		}
 	}
-	n.switched[s] = true
-	n.turn(s, on)
-	return s
+	s.set[m] = true
+	s.turn(m, on)
+	return m
 }
 
-// switchValue is what applySwitch reads. It repeats the confirmation that LocalControl has seen.
-func (n *Node) switchValue(s pipeline.SwitchedStage, on bool) []byte {
-	if m, ok := n.opts.Manager.Get(s.Type, s.Stage); ok && !on && m.Tier != pipeline.Optional {
-		return []byte("false " + s.Stage)
+// value is what apply reads. It repeats the confirmation that LocalControl has seen.
+func (s *switches) value(of pipeline.SwitchedStage, on bool) []byte {
+	if m, ok := s.manager.Get(of.Type, of.Stage); ok && !on && m.Tier != pipeline.Optional {
+		return []byte("false " + of.Stage)
 	}
 	return fmt.Appendf(nil, "%t", on)
 }
 
 // Switch implements pipeline.Control: the switch is a key in the control bucket, and every node follows it.
-func (n *Node) Switch(ctx context.Context, name string, on bool, confirm, by string) (pipeline.Switched, error) {
-	out, err := pipeline.LocalControl{Manager: n.opts.Manager}.Switch(ctx, name, on, confirm, by)
+func (s *switches) Switch(ctx context.Context, name string, on bool, confirm, by string) (pipeline.Switched, error) {
+	out, err := pipeline.LocalControl{Manager: s.manager}.Switch(ctx, name, on, confirm, by)
 	if err != nil {
 		return out, err
 	}
-	for _, s := range out.Stages {
-		if _, err := n.control.Put(ctx, switchKey(s.Type, s.Stage), n.switchValue(s, on), 0, pipeline.Always()); err != nil {
+	for _, m := range out.Stages {
+		if _, err := s.bucket.Put(ctx, switchKey(m.Type, m.Stage), s.value(m, on), 0, pipeline.Always()); err != nil {
 			return out, messages.NewFault(messages.StoreUnavailable, "the switch of %s is not stored, so only this process "+
-				"follows it: %v", s.Stage, err)
+				"follows it: %v", m.Stage, err)
 		}
 	}
-	_ = n.nc.Publish(n.subj.Event("switch"), rawjson.Encode(out))
+	_ = s.nc.Publish(s.subj.Event("switch"), rawjson.Encode(out))
 	return out, nil
-}
-
-// Stats implements pipeline.Control: the counters of all processes, added up, also of those that are gone.
-func (n *Node) Stats(ctx context.Context) (pipeline.Stats, error) {
-	reports, err := n.gather(ctx)
-	if err != nil {
-		return pipeline.Stats{}, messages.NewFault(messages.StoreUnavailable, "the processes cannot be asked: %v", jet.Said(err))
-	}
-	return n.sum(n.all(ctx, reports)), nil
-}
-
-func (n *Node) sum(reports []nodeReport) pipeline.Stats {
-	rows := n.opts.Manager.Stats()
-	for i := range rows {
-		rows[i].Invocations, rows[i].Nanos, rows[i].Errors, rows[i].LastError = 0, 0, 0, nil
-	}
-	details := map[string]map[string]any{}
-	var builds int64
-	var last time.Duration
-	for _, r := range reports {
-		builds += r.Builds
-		last = max(last, time.Duration(r.LastNs))
-		for _, row := range r.Rows {
-			i := slices.IndexFunc(rows, func(s pipeline.Stat) bool { return s.Type == row.Type && s.Stage == row.Stage })
-			if i < 0 {
-				continue
-			}
-			rows[i].Invocations += row.Invocations
-			rows[i].Nanos += row.Nanos
-			rows[i].Errors += row.Errors
-			if row.LastError != nil {
-				rows[i].LastError = row.LastError
-			}
-		}
-		for stage, d := range r.Details {
-			details[stage] = addDetails(details[stage], d)
-		}
-	}
-	return pipeline.NewStats(rows, details, n.opts.Manager.Conflicts(), builds, last)
-}
-
-// addDetails adds a process's own counters of a stage to those of others. Names that tell a setting or a size of a
-// shared store are the same everywhere and are not added; a rate is worked out anew.
-func addDetails(sum, d map[string]any) map[string]any {
-	if sum == nil {
-		sum = map[string]any{}
-	}
-	shared := []string{"cacheSize", "ttlMs", "maxRetries", "baseDelayMs", "maxEntries"}
-	for k, v := range d {
-		f, isNumber := v.(float64)
-		was, seen := sum[k].(float64)
-		if isNumber && seen && !slices.Contains(shared, k) {
-			sum[k] = was + f
-			continue
-		}
-		sum[k] = v
-	}
-	hits, ok1 := sum["cacheHits"].(float64)
-	misses, ok2 := sum["cacheMisses"].(float64)
-	if ok1 && ok2 {
-		sum["hitRate"] = 0.0
-		if hits+misses > 0 {
-			sum["hitRate"] = float64(int(hits/(hits+misses)*1000+0.5)) / 1000
-		}
-	}
-	return sum
-}
-
-// Diagnostics implements pipeline.Control: statistics and declarations, what the processes serve, stages without a
-// worker, backlog and dead letters.
-func (n *Node) Diagnostics(ctx context.Context) (any, error) {
-	reports, err := n.gather(ctx)
-	if err != nil {
-		return nil, messages.NewFault(messages.StoreUnavailable, "the processes cannot be asked: %v", jet.Said(err))
-	}
-	type diagnostics struct {
-		pipeline.Diagnostics
-		Processes         []nodeReport `json:"processes"`
-		StagesWithoutWork []string     `json:"stagesWithoutWorker"`
-		Queues            []queue      `json:"queues"`
-		DeadLetters       uint64       `json:"deadLetters"`
-	}
-	d := diagnostics{
-		Diagnostics: pipeline.NewDiagnostics(n.sum(n.all(ctx, reports)), n.opts.Manager.Stages("")),
-		Processes:   reports, StagesWithoutWork: []string{},
-	}
-	for _, s := range n.opts.Manager.Stages("") {
-		id := string(s.Kind) + "/" + s.Name
-		if s.Enabled() && !slices.ContainsFunc(reports, func(r nodeReport) bool { return slices.Contains(r.Hosts, id) }) {
-			d.StagesWithoutWork = append(d.StagesWithoutWork, id)
-		}
-	}
-	d.Queues = n.queues(ctx)
-	if s, err := n.js.Stream(ctx, jet.DeadStream); err == nil {
-		d.DeadLetters = s.CachedInfo().State.Msgs
-	}
-	return d, nil
-}
-
-// queue is how full the queue of stored calls is, for one of its consumers.
-type queue struct {
-	Stream     string `json:"stream"`
-	Consumer   string `json:"consumer"`
-	Pending    uint64 `json:"pending"`
-	AckPending int    `json:"ackPending"`
-	Limit      int    `json:"ackPendingLimit"`
-	Waiting    int    `json:"waitingPulls"`
-}
-
-func (n *Node) queues(ctx context.Context) []queue {
-	out := []queue{}
-	s, err := n.js.Stream(ctx, jet.CallsStream)
-	if err != nil {
-		return out
-	}
-	for c := range s.ListConsumers(ctx).Info() {
-		out = append(out, queue{jet.CallsStream, c.Name, c.NumPending, c.NumAckPending, c.Config.MaxAckPending, c.NumWaiting})
-	}
-	return out
 }
 
 // serveControl follows the switches, answers whoever gathers reports, and is a micro service.
 func (n *Node) serveControl() error {
-	if err := n.watchSwitches(n.loop); err != nil {
+	if err := n.switches.read(n.loop); err != nil {
+		return fmt.Errorf("bus: switches: %w", err)
+	}
+	n.loops.Go(func() { n.keep(n.loop) })
+	if err := n.reports.serve(); err != nil {
 		return err
 	}
-	if err := n.serveReport(); err != nil {
-		return err
-	}
-	return n.serveMicro()
+	return n.services.serve()
 }

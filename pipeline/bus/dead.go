@@ -20,23 +20,23 @@ const (
 )
 
 // garbage keeps a message that nobody can read.
-func (n *Node) garbage(m *nats.Msg, why string) {
-	n.log.Error("a message cannot be read; it is kept as a dead letter", "subject", m.Subject, "err", why)
-	n.tasks.Go(func() { n.bury(m.Subject, m.Data, why) })
+func (d *deadLetters) garbage(m *nats.Msg, why string) {
+	d.opts.Log.Error("a message cannot be read; it is kept as a dead letter", "subject", m.Subject, "err", why)
+	d.tasks.Go(func() { d.bury(m.Subject, m.Data, why) })
 }
 
 // Unread keeps a message of a caller that was refused and gave nobody to tell so.
 func (n *Node) Unread(m *nats.Msg, why string) { n.garbage(m, why) }
 
 // bury stores a dead letter.
-func (n *Node) bury(from string, data []byte, why string) {
-	n.stats.dead.Add(1)
+func (d *deadLetters) bury(from string, data []byte, why string) {
+	d.stats.dead.Add(1)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	m := &nats.Msg{Subject: n.subj.Dead("hop", from), Data: data, Header: nats.Header{
+	m := &nats.Msg{Subject: d.subj.Dead("hop", from), Data: data, Header: nats.Header{
 		hdrReason: {headerValue(why)}, hdrDeadFrom: {from}, hdrMsgID: {"dead." + secret(8)}}}
 	for ctx.Err() == nil {
-		_, err := n.js.PublishMsg(ctx, m, jetstream.WithRetryAttempts(1))
+		_, err := d.js.PublishMsg(ctx, m, jetstream.WithRetryAttempts(1))
 		if err == nil {
 			return
 		}
@@ -46,7 +46,7 @@ func (n *Node) bury(from string, data []byte, why string) {
 		}
 		_ = wait(ctx, time.Second)
 	}
-	n.log.Error("a dead letter was not stored", "from", from, "why", why)
+	d.opts.Log.Error("a dead letter was not stored", "from", from, "why", why)
 }
 
 // doubt asks whether a fault says the truth about the call's target.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -16,7 +17,19 @@ import (
 	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
-var _ pipeline.DeadLetters = (*Node)(nil)
+// deadLetters are what nobody could carry out: messages that cannot be read, and calls that were given up.
+type deadLetters struct {
+	js       jetstream.JetStream
+	subj     messages.Subjects
+	begun    *begun
+	durable  *durables
+	stats    *nodeStats
+	tasks    *tally
+	opts     *Options
+	redrives sync.Mutex
+}
+
+var _ pipeline.DeadLetters = (*deadLetters)(nil)
 
 // Bounds of a page of dead letters. Whoever wants more asks again.
 const (
@@ -26,9 +39,9 @@ const (
 )
 
 // DeadLetters implements pipeline.DeadLetters.
-func (n *Node) DeadLetters(ctx context.Context, f pipeline.DeadFilter) (pipeline.DeadPage, error) {
+func (d *deadLetters) DeadLetters(ctx context.Context, f pipeline.DeadFilter) (pipeline.DeadPage, error) {
 	page := pipeline.DeadPage{Letters: []pipeline.DeadLetter{}}
-	next, err := n.eachDead(ctx, f, func(l pipeline.DeadLetter, _ *jetstream.RawStreamMsg) bool {
+	next, err := d.each(ctx, f, func(l pipeline.DeadLetter, _ *jetstream.RawStreamMsg) bool {
 		page.Letters = append(page.Letters, l)
 		return len(page.Letters) < pageSize(f.Limit)
 	})
@@ -43,17 +56,17 @@ func pageSize(limit int) int {
 	return min(limit, deadMost)
 }
 
-// eachDead shows the letters that the filter lets through to see, until it says false or the time of a page is over.
+// each shows the letters that the filter lets through to see, until it says false or the time of a page is over.
 // next is the sequence of the last one that it looked at; 0 if none is left behind it.
-func (n *Node) eachDead(ctx context.Context, f pipeline.DeadFilter,
+func (d *deadLetters) each(ctx context.Context, f pipeline.DeadFilter,
 	see func(l pipeline.DeadLetter, m *jetstream.RawStreamMsg) bool) (next uint64, err error) {
-	stream, err := n.js.Stream(ctx, jet.DeadStream)
+	stream, err := d.js.Stream(ctx, jet.DeadStream)
 	if err != nil {
 		return 0, unreadable(err)
 	}
-	subject := n.subj.Control("dead", ">")
+	subject := d.subj.Control("dead", ">")
 	if f.Kind != "" {
-		subject = n.subj.Control("dead", messages.Token(f.Kind), ">")
+		subject = d.subj.Control("dead", messages.Token(f.Kind), ">")
 	}
 	seq, begin := max(f.After+1, f.Sequence), time.Now()
 	for {
@@ -99,9 +112,9 @@ func fits(l pipeline.DeadLetter, m *jetstream.RawStreamMsg, f pipeline.DeadFilte
 }
 
 // DeadLetter implements pipeline.DeadLetters.
-func (n *Node) DeadLetter(ctx context.Context, tenant string, sequence uint64) (pipeline.DeadLetter, error) {
+func (d *deadLetters) DeadLetter(ctx context.Context, tenant string, sequence uint64) (pipeline.DeadLetter, error) {
 	var out pipeline.DeadLetter
-	_, err := n.eachDead(ctx, pipeline.DeadFilter{Tenant: tenant, Sequence: max(sequence, 1)},
+	_, err := d.each(ctx, pipeline.DeadFilter{Tenant: tenant, Sequence: max(sequence, 1)},
 		func(l pipeline.DeadLetter, m *jetstream.RawStreamMsg) bool {
 			out = l
 			out.Message = shown(m.Data)
@@ -133,30 +146,30 @@ func shown(data []byte) json.RawMessage {
 }
 
 // Redrive implements pipeline.DeadLetters.
-func (n *Node) Redrive(ctx context.Context, f pipeline.DeadFilter, _ string) (pipeline.DeadDone, error) {
-	return n.withDead(ctx, f, func(l pipeline.DeadLetter, m *jetstream.RawStreamMsg) (string, error) {
-		return n.again(ctx, l, m.Data)
+func (d *deadLetters) Redrive(ctx context.Context, f pipeline.DeadFilter, _ string) (pipeline.DeadDone, error) {
+	return d.with(ctx, f, func(l pipeline.DeadLetter, m *jetstream.RawStreamMsg) (string, error) {
+		return d.again(ctx, l, m.Data)
 	})
 }
 
 // DeleteDead implements pipeline.DeadLetters.
-func (n *Node) DeleteDead(ctx context.Context, f pipeline.DeadFilter, _ string) (pipeline.DeadDone, error) {
-	return n.withDead(ctx, f, func(pipeline.DeadLetter, *jetstream.RawStreamMsg) (string, error) { return "", nil })
+func (d *deadLetters) DeleteDead(ctx context.Context, f pipeline.DeadFilter, _ string) (pipeline.DeadDone, error) {
+	return d.with(ctx, f, func(pipeline.DeadLetter, *jetstream.RawStreamMsg) (string, error) { return "", nil })
 }
 
-// withDead does something with the letters of a page, and deletes those with which it could be done.
-func (n *Node) withDead(ctx context.Context, f pipeline.DeadFilter,
+// with does something with the letters of a page, and deletes those with which it could be done.
+func (d *deadLetters) with(ctx context.Context, f pipeline.DeadFilter,
 	do func(l pipeline.DeadLetter, m *jetstream.RawStreamMsg) (as string, err error)) (pipeline.DeadDone, error) {
 	out := pipeline.DeadDone{Done: []pipeline.DeadDeed{}, Refused: []pipeline.DeadDeed{}}
 	if !f.All && f.Sequence == 0 && f.Kind+f.Call+f.Reason == "" && f.Since.IsZero() && f.Until.IsZero() {
 		return out, messages.NewFault(messages.InvalidRequest, "say which dead letters: name a sequence, kind, call, "+
 			"reason, since or until; all of them are meant only by all=true").From("control")
 	}
-	stream, err := n.js.Stream(ctx, jet.DeadStream)
+	stream, err := d.js.Stream(ctx, jet.DeadStream)
 	if err != nil {
 		return out, unreadable(err)
 	}
-	next, err := n.eachDead(ctx, f, func(l pipeline.DeadLetter, m *jetstream.RawStreamMsg) bool {
+	next, err := d.each(ctx, f, func(l pipeline.DeadLetter, m *jetstream.RawStreamMsg) bool {
 		deed := pipeline.DeadDeed{Sequence: l.Sequence, Call: l.Call}
 		var err error
 		if deed.As, err = do(l, m); err == nil {

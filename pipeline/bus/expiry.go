@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"strconv"
 	"strings"
 	"time"
@@ -32,14 +33,25 @@ const (
 	sweepEvery = time.Hour
 )
 
-// expire has the server delete a record some time after its call's.
-func (n *Node) expire(e protocol.Effect) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(n.loop), storeTime)
+// expiry takes away records of begun work.
+type expiry struct {
+	begun *begun
+	js    jetstream.JetStream
+	subj  messages.Subjects
+	clock clock
+	calls *running
+	holds *holds
+	log   *slog.Logger
+}
+
+// letGo has the server delete a record some time after its call's.
+func (x *expiry) letGo(e protocol.Effect) {
+	ctx, cancel := context.WithTimeout(context.Background(), storeTime)
 	defer cancel()
 	key := messages.Key(e.Group, e.Call, strconv.FormatUint(e.N, 10))
-	left := min(max(time.Until(n.clock.wall(e.Until)), 0)+begunMargin, begunMost)
-	if err := n.begun.letGo(ctx, key, n.begun.line(e), e.Rev, left); err != nil {
-		n.log.Debug("a record of begun work was not let go; it is swept away later", "call", e.Call, "err", err)
+	left := min(max(time.Until(x.clock.wall(e.Until)), 0)+begunMargin, begunMost)
+	if err := x.begun.letGo(ctx, key, x.begun.line(e), e.Rev, left); err != nil {
+		x.log.Debug("a record of begun work was not let go; it is swept away later", "call", e.Call, "err", err)
 	}
 }
 
@@ -96,30 +108,30 @@ func (b *begun) sweepOne(ctx context.Context, now time.Time, m *jetstream.RawStr
 	return err
 }
 
-// sweepBegun lets go of the records that nobody else does.
-func (n *Node) sweepBegun(ctx context.Context) {
+// sweep lets go of the records that nobody else does.
+func (x *expiry) sweep(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, sweepEvery)
 	defer cancel()
-	inUse := func(call string) (bool, error) { return n.underWay(ctx, call) }
-	if err := n.begun.sweep(ctx, time.Now(), inUse); err != nil {
-		n.log.Debug("old records of begun work were not swept away; that is tried again", "err", err)
+	inUse := func(call string) (bool, error) { return x.underWay(ctx, call) }
+	if err := x.begun.sweep(ctx, time.Now(), inUse); err != nil {
+		x.log.Debug("old records of begun work were not swept away; that is tried again", "err", err)
 	}
 }
 
 // underWay reports whether a call lies in the work queue, is parked, or runs here. An error is that it cannot be told.
-func (n *Node) underWay(ctx context.Context, call string) (bool, error) {
-	if id, ok := messages.Untoken(last(call)); ok && n.calls.get(id) != nil {
+func (x *expiry) underWay(ctx context.Context, call string) (bool, error) {
+	if id, ok := messages.Untoken(last(call)); ok && x.calls.get(id) != nil {
 		return true, nil
 	}
-	stream, err := n.js.Stream(ctx, jet.CallsStream)
+	stream, err := x.js.Stream(ctx, jet.CallsStream)
 	if err != nil {
 		return false, err
 	}
-	queued := strings.TrimSuffix(n.subj.QueuedCall("x", "x"), "x.x") + call
+	queued := strings.TrimSuffix(x.subj.QueuedCall("x", "x"), "x.x") + call
 	if _, err = stream.GetLastMsgForSubject(ctx, queued); !errors.Is(err, jetstream.ErrMsgNotFound) {
 		return err == nil, err
 	}
-	_, err = n.durable.holds.store.Get(ctx, call)
+	_, err = x.holds.store.Get(ctx, call)
 	if errors.Is(err, pipeline.ErrNotFound) {
 		return false, nil
 	}

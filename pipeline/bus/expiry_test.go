@@ -126,7 +126,7 @@ func TestRecordsThatNobodyLetGoAreSweptAway(t *testing.T) {
 	require.NoError(t, err)
 	_, err = n.durable.holds.store.Put(t.Context(), messages.Key("default", "parked"), []byte(`{}`), 0, pipeline.Always())
 	require.NoError(t, err)
-	inUse := func(call string) (bool, error) { return n.underWay(t.Context(), call) }
+	inUse := func(call string) (bool, error) { return n.expiry.underWay(t.Context(), call) }
 
 	require.NoError(t, n.begun.sweep(t.Context(), time.Now(), inUse))
 	require.Empty(t, s.record("lost").Header.Get(hdrTTL), "its call may have ended just now")

@@ -35,27 +35,27 @@ type nodeReport struct {
 	Refused int64                     `json:"refusedReplies"` // requests whose reply subject is not an inbox
 }
 
-func (n *Node) ownReport(ctx context.Context) nodeReport {
-	r := nodeReport{ID: n.opts.Name, Name: n.nc.Opts.Name, Rows: n.opts.Manager.Stats(),
-		Details: map[string]map[string]any{}, Entry: n.opts.Entry, Held: n.calls.count(),
-		Late: n.stats.late.Load(), Dead: n.stats.dead.Load(), Back: n.stats.handedBack.Load(),
-		Refused: n.guard.refused.Load()}
-	for _, s := range n.opts.Manager.Stages("") {
-		if !n.opts.hosts(s.Stage) {
+func (r *reports) own(ctx context.Context) nodeReport {
+	out := nodeReport{ID: r.opts.Name, Name: r.nc.Opts.Name, Rows: r.opts.Manager.Stats(),
+		Details: map[string]map[string]any{}, Entry: r.opts.Entry, Held: r.calls.count(),
+		Late: r.stats.late.Load(), Dead: r.stats.dead.Load(), Back: r.stats.handedBack.Load(),
+		Refused: r.guard.refused.Load()}
+	for _, s := range r.opts.Manager.Stages("") {
+		if !r.opts.hosts(s.Stage) {
 			continue
 		}
-		r.Hosts = append(r.Hosts, string(s.Kind)+"/"+s.Name)
+		out.Hosts = append(out.Hosts, string(s.Kind)+"/"+s.Name)
 		if s.Details != nil {
-			r.Details[string(s.Kind)+"/"+s.Name] = s.Details(ctx)
+			out.Details[string(s.Kind)+"/"+s.Name] = s.Details(ctx)
 		}
 	}
-	r.Asked, r.Room = n.Asked(), n.Capacity()
-	for _, t := range n.opts.Targets {
-		r.Targets = append(r.Targets, string(t.Kind)+"/"+t.Class)
+	out.Asked, out.Room = r.asked(), r.capacity()
+	for _, t := range r.opts.Targets {
+		out.Targets = append(out.Targets, string(t.Kind)+"/"+t.Class)
 	}
-	builds, last := n.opts.Manager.Builds()
-	r.Builds, r.LastNs = builds, int64(last)
-	return r
+	builds, last := r.opts.Manager.Builds()
+	out.Builds, out.LastNs = builds, int64(last)
+	return out
 }
 
 // Times of gather: how long it waits for the next answer of processes that it does not know, and for those that it
@@ -67,17 +67,17 @@ const (
 
 // gather asks every process of the installation. It waits for all that have a mark or answered the last time, and for a
 // short while for others; its own report needs no question.
-func (n *Node) gather(ctx context.Context) ([]nodeReport, error) {
-	sub, err := n.nc.SubscribeSync(n.nc.NewInbox())
+func (r *reports) gather(ctx context.Context) ([]nodeReport, error) {
+	sub, err := r.nc.SubscribeSync(r.nc.NewInbox())
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	if err := n.nc.PublishRequest(n.subj.Control("control", "report"), sub.Subject, nil); err != nil {
+	if err := r.nc.PublishRequest(r.subj.Control("control", "report"), sub.Subject, nil); err != nil {
 		return nil, err
 	}
 	out := []nodeReport{}
-	missing := n.peers.known(n.presence.names())
+	missing := r.peers.known(r.presence.names())
 	begin := time.Now()
 	for {
 		wait := gatherIdle
@@ -90,24 +90,24 @@ func (n *Node) gather(ctx context.Context) ([]nodeReport, error) {
 		if err != nil {
 			break
 		}
-		var r nodeReport
-		if json.Unmarshal(m.Data, &r) != nil || r.ID == "" {
+		var one nodeReport
+		if json.Unmarshal(m.Data, &one) != nil || one.ID == "" {
 			continue
 		}
-		delete(missing, r.ID)
-		if !slices.ContainsFunc(out, func(o nodeReport) bool { return o.ID == r.ID }) {
-			out = append(out, r)
+		delete(missing, one.ID)
+		if !slices.ContainsFunc(out, func(o nodeReport) bool { return o.ID == one.ID }) {
+			out = append(out, one)
 		}
 	}
-	if !slices.ContainsFunc(out, func(o nodeReport) bool { return o.ID == n.opts.Name }) {
+	if !slices.ContainsFunc(out, func(o nodeReport) bool { return o.ID == r.opts.Name }) {
 		var own nodeReport // by way of JSON like the others, so that counters are added alike
-		if err := json.Unmarshal(rawjson.Encode(n.ownReport(ctx)), &own); err == nil {
+		if err := json.Unmarshal(rawjson.Encode(r.own(ctx)), &own); err == nil {
 			out = append(out, own)
 		}
 	}
 	slices.SortFunc(out, func(a, b nodeReport) int { return strings.Compare(a.ID, b.ID) })
 	if ctx.Err() == nil {
-		n.peers.set(out, missing)
+		r.peers.set(out, missing)
 	}
 	return out, ctx.Err()
 }
@@ -150,13 +150,13 @@ func (p *peers) set(reports []nodeReport, missing map[string]bool) {
 	maps.Copy(p.silent, missing)
 }
 
-// serveReport answers whoever gathers; every process does, whatever it hosts.
-func (n *Node) serveReport() error {
-	_, err := n.subs.hear(n.subj.Control("control", "report"), n.Answering(func(m *nats.Msg) {
-		n.tasks.Go(func() {
+// serve answers whoever gathers; every process does, whatever it hosts.
+func (r *reports) serve() error {
+	_, err := r.subs.hear(r.subj.Control("control", "report"), r.answering(func(m *nats.Msg) {
+		r.tasks.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 			defer cancel()
-			_ = m.Respond(rawjson.Encode(n.ownReport(ctx)))
+			_ = m.Respond(rawjson.Encode(r.own(ctx)))
 		})
 	}))
 	return err

@@ -157,12 +157,19 @@ func (l *heldlist) note(e jetstream.KeyValueEntry) {
 		l.set(e.Key(), time.Now().Add(time.Minute))
 	case p.Decided != nil:
 		l.set(e.Key(), p.Decided.At.Add(soon))
-	case l.cancelled(p.Call):
-		l.set(e.Key(), time.Time{})
 	case p.Awaits != "":
 		l.await(e.Key(), messages.Key(p.Tenant, p.Awaits))
 	default:
-		l.set(e.Key(), p.Expires)
+		l.wait(e.Key(), p.Call, p.Expires)
+	}
+}
+
+// wait has a record looked at when its time is over, or now if its call was cancelled. It asks for that last: a cancel
+// that comes now finds the record in the list, see due.
+func (l *heldlist) wait(key, call string, until time.Time) {
+	l.set(key, until)
+	if l.cancelled(call) {
+		l.set(key, time.Time{})
 	}
 }
 
@@ -172,17 +179,28 @@ func (l *heldlist) tend(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		l.set(key, time.Now().Add(soon))
+		again := time.Now().Add(soon)
+		l.set(key, again)
 		limit, cancel := context.WithTimeout(ctx, objectTime)
 		next, err := l.holds.lookAfter(limit, key, l.cancelled)
 		cancel()
 		if err != nil && !errors.Is(err, pipeline.ErrChanged) {
 			l.holds.log.Warn("a held call could not be looked after; that is tried again", "call", key, "err", err)
 		}
-		if next.IsZero() {
-			l.drop(key)
-		} else {
-			l.set(key, next)
-		}
+		l.looked(key, again, next)
+	}
+}
+
+// looked says that a record was looked at, and when that is to be done again; zero: never. Whatever has come meanwhile,
+// such as a cancel, counts: then was is not its time any more, and only an earlier time replaces the other.
+func (l *heldlist) looked(key string, was, next time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at, ok := l.at[key]
+	switch {
+	case ok && at.Equal(was) && next.IsZero():
+		delete(l.at, key)
+	case ok && (at.Equal(was) || !next.IsZero() && next.Before(at)):
+		l.at[key] = next
 	}
 }

@@ -52,7 +52,7 @@ func (h *hops) run(ctx context.Context, o *owned) (pipeline.Next, error) {
 			if next.Where != pipeline.ToHold {
 				c.Unnote(messages.NoteAnswer) // it is for the phase that asked
 			}
-			h.n.report(c, r)
+			logReport(h.n.log, c, r)
 			o.ran(r)
 			return next, nil
 		case c.Slip.Stops[c.Slip.At].Skippable:
@@ -124,7 +124,7 @@ func (h *hops) here(ctx context.Context, o *owned, s pipeline.Stage) (
 		}
 	}
 	next, r, gone = pipeline.StepPresent(ctx, s, o.call)
-	h.n.stepHere(s, r)
+	h.n.stats.stepHere(h.n.subj, s, r)
 	return next, r, gone, nil
 }
 

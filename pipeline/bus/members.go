@@ -73,7 +73,7 @@ func (m *member) servePhase(s *subscriptions, st pipeline.Stage, phase messages.
 	}
 	m.pools = append(m.pools, p.pool)
 	subject := n.subj.Hop(st.Kind, phase, st.Name)
-	n.stats.endpoint(p.endpoint, n.phaseEndpoint(st, phase))
+	n.stats.endpoint(p.endpoint, phaseEndpoint(n.subj, st, phase))
 	if err := s.serve(subject, st.Name, p.asked); err != nil {
 		return err
 	}
@@ -348,7 +348,7 @@ func (m *member) carry(e *protocol.Effect) {
 		m.n.tasks.Go(func() { m.store(stored) })
 	case protocol.Expire:
 		stored := *e
-		m.n.tasks.Go(func() { m.n.expire(stored) })
+		m.n.tasks.Go(func() { m.n.expiry.letGo(stored) })
 	default:
 		m.tell(e)
 	}

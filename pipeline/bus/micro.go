@@ -20,10 +20,20 @@ import (
 // allServices is what all processes of an installation answer to, beside the names of their own.
 const allServices = "shallot"
 
-// serviceName names what a process is: Options.Service, or the first two words of its connection's name. Its endpoints
+// services show this process to the service protocol of NATS.
+type services struct {
+	opts      *Options
+	root      string
+	nc        *nats.Conn
+	stats     *nodeStats
+	subs      *subscriptions
+	answering func(nats.MsgHandler) nats.MsgHandler
+}
+
+// name names what a process is: Options.Service, or the first two words of its connection's name. Its endpoints
 // are the stages, phases and targets that it serves, and what callers may ask for.
-func (n *Node) serviceName() string {
-	words := strings.Fields(cmp.Or(n.opts.Service, n.nc.Opts.Name))
+func (s *services) name() string {
+	words := strings.Fields(cmp.Or(s.opts.Service, s.nc.Opts.Name))
 	name := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' {
 			return r
@@ -37,30 +47,30 @@ func (n *Node) serviceName() string {
 }
 
 // order is the chain of a kind, the outermost stage first.
-func (n *Node) order(kind messages.Kind) string {
+func (s *services) order(kind messages.Kind) string {
 	var names []string
-	for _, s := range n.opts.Manager.Stages(kind) {
-		names = append(names, s.Name)
+	for _, m := range s.opts.Manager.Stages(kind) {
+		names = append(names, m.Name)
 	}
 	return strings.Join(names, ">")
 }
 
 // describe says in a line what the process does.
-func (n *Node) describe() string {
+func (s *services) describe() string {
 	var does []string
-	if n.opts.Entry {
+	if s.opts.Entry {
 		does = append(does, "owns calls")
 	}
 	stages := 0
-	for _, s := range n.opts.Manager.Stages("") {
-		if n.opts.hosts(s.Stage) {
+	for _, m := range s.opts.Manager.Stages("") {
+		if s.opts.hosts(m.Stage) {
 			stages++
 		}
 	}
 	if stages > 0 {
 		does = append(does, "serves "+strconv.Itoa(stages)+" stages")
 	}
-	for _, t := range n.opts.Targets {
+	for _, t := range s.opts.Targets {
 		does = append(does, string(t.Kind)+"/"+t.Class)
 	}
 	if len(does) == 0 {
@@ -71,32 +81,32 @@ func (n *Node) describe() string {
 
 // Endpoint has the service protocol show a subject that this process serves beside its stages and targets. count is to
 // be told of each request: how long it took, and the fault that it was answered with.
-func (n *Node) Endpoint(e micro.EndpointInfo) (count func(took time.Duration, fault error)) {
-	n.stats.endpoint(e.Name, e)
-	return func(took time.Duration, fault error) { n.stats.step(e.Name, took, fault) }
+func (s *services) Endpoint(e micro.EndpointInfo) (count func(took time.Duration, fault error)) {
+	s.stats.endpoint(e.Name, e)
+	return func(took time.Duration, fault error) { s.stats.step(e.Name, took, fault) }
 }
 
-// serveMicro answers the service protocol of NATS by hand: stages are served by subscriptions of our own, so
+// serve answers the service protocol of NATS by hand: stages are served by subscriptions of our own, so
 // nats.go/micro's own counters would stay at zero, and a second subscription on a stage's subject would take half its
 // messages.
-func (n *Node) serveMicro() error {
+func (s *services) serve() error {
 	id := nuid.Next()
 	started := time.Now().UTC()
-	name := n.serviceName()
-	about := map[string]string{"client": n.nc.Opts.Name, "root": n.cfg.Root, "process": n.opts.Name,
-		"entry": strconv.FormatBool(n.opts.Entry), "max_payload": strconv.FormatInt(n.nc.MaxPayload(), 10)}
+	name := s.name()
+	about := map[string]string{"client": s.nc.Opts.Name, "root": s.root, "process": s.opts.Name,
+		"entry": strconv.FormatBool(s.opts.Entry), "max_payload": strconv.FormatInt(s.nc.MaxPayload(), 10)}
 	for _, kind := range []messages.Kind{messages.Model, messages.Tool, messages.Agent} {
-		if order := n.order(kind); order != "" {
+		if order := s.order(kind); order != "" {
 			about[string(kind)+"_stages"] = order
 		}
 	}
-	maps.Copy(about, n.opts.Metadata)
-	identity := micro.ServiceIdentity{Name: name, ID: id, Version: n.opts.Version, Metadata: about}
+	maps.Copy(about, s.opts.Metadata)
+	identity := micro.ServiceIdentity{Name: name, ID: id, Version: s.opts.Version, Metadata: about}
 	answers := map[string]func() any{
 		"PING": func() any { return micro.Ping{ServiceIdentity: identity, Type: micro.PingResponseType} },
-		"INFO": func() any { return n.microInfo(identity) },
+		"INFO": func() any { return s.info(identity) },
 		"STATS": func() any {
-			return n.microStats(identity, started)
+			return s.counts(identity, started)
 		},
 	}
 	for verb, answer := range answers {
@@ -105,7 +115,7 @@ func (n *Node) serveMicro() error {
 			subjects = append(subjects, "$SRV."+verb+"."+one, "$SRV."+verb+"."+one+"."+id)
 		}
 		for _, subject := range subjects {
-			if _, err := n.subs.hear(subject, n.Answering(func(m *nats.Msg) {
+			if _, err := s.subs.hear(subject, s.answering(func(m *nats.Msg) {
 				_ = m.Respond(rawjson.Encode(answer()))
 			})); err != nil {
 				return err
@@ -115,26 +125,26 @@ func (n *Node) serveMicro() error {
 	return nil
 }
 
-func (n *Node) microInfo(identity micro.ServiceIdentity) micro.Info {
-	info := micro.Info{ServiceIdentity: identity, Type: micro.InfoResponseType,
+func (s *services) info(identity micro.ServiceIdentity) micro.Info {
+	out := micro.Info{ServiceIdentity: identity, Type: micro.InfoResponseType,
 		// Never null: a process of the entry role alone has no endpoints, and tools refuse the whole list for a null.
-		Description: n.describe(), Endpoints: []micro.EndpointInfo{}}
-	n.stats.mu.Lock()
-	defer n.stats.mu.Unlock()
-	for _, name := range n.stats.order {
-		e := n.stats.endpoints[name]
-		info.Endpoints = append(info.Endpoints, e.EndpointInfo)
+		Description: s.describe(), Endpoints: []micro.EndpointInfo{}}
+	s.stats.mu.Lock()
+	defer s.stats.mu.Unlock()
+	for _, name := range s.stats.order {
+		e := s.stats.endpoints[name]
+		out.Endpoints = append(out.Endpoints, e.EndpointInfo)
 	}
-	return info
+	return out
 }
 
-func (n *Node) microStats(identity micro.ServiceIdentity, started time.Time) micro.Stats {
-	s := micro.Stats{ServiceIdentity: identity, Type: micro.StatsResponseType, Started: started,
+func (s *services) counts(identity micro.ServiceIdentity, started time.Time) micro.Stats {
+	out := micro.Stats{ServiceIdentity: identity, Type: micro.StatsResponseType, Started: started,
 		Endpoints: []*micro.EndpointStats{}}
-	n.stats.mu.Lock()
-	defer n.stats.mu.Unlock()
-	for _, name := range n.stats.order {
-		e := n.stats.endpoints[name]
+	s.stats.mu.Lock()
+	defer s.stats.mu.Unlock()
+	for _, name := range s.stats.order {
+		e := s.stats.endpoints[name]
 		row := &micro.EndpointStats{
 			Name: e.Name, Subject: e.Subject, QueueGroup: e.QueueGroup, NumRequests: e.requests, NumErrors: e.errors,
 			LastError: e.lastError, ProcessingTime: e.took,
@@ -142,21 +152,21 @@ func (n *Node) microStats(identity micro.ServiceIdentity, started time.Time) mic
 		if e.requests > 0 {
 			row.AverageProcessingTime = e.took / time.Duration(e.requests)
 		}
-		row.Data = json.RawMessage(`{"enabled":` + strconv.FormatBool(n.endpointOn(name)) + `}`)
-		s.Endpoints = append(s.Endpoints, row)
+		row.Data = json.RawMessage(`{"enabled":` + strconv.FormatBool(s.on(name)) + `}`)
+		out.Endpoints = append(out.Endpoints, row)
 	}
-	return s
+	return out
 }
 
-// endpointOn reports whether the stage behind an endpoint is on; targets always are.
-func (n *Node) endpointOn(name string) bool {
+// on reports whether the stage behind an endpoint is on; targets always are.
+func (s *services) on(name string) bool {
 	t := strings.SplitN(name, ".", 3)
 	if len(t) != 3 {
 		return true
 	}
-	for _, s := range n.opts.Manager.Find(t[2]) {
-		if string(s.Kind) == t[0] {
-			return s.Enabled()
+	for _, m := range s.opts.Manager.Find(t[2]) {
+		if string(m.Kind) == t[0] {
+			return m.Enabled()
 		}
 	}
 	return true

@@ -53,13 +53,16 @@ type Node struct {
 	presence  *presence
 	past      *past
 	begun     *begun
+	expiry    *expiry
 	stats     nodeStats
 	guard     replyGuard
-	peers     peers
-	control   *jet.Bucket
-	switched  map[*pipeline.Managed]bool // stages that a key switches; only the loop that follows the keys uses it
+	// What operators and callers ask.
+	*switches
+	*reports
+	*services
+	*deadLetters
+	decider
 
-	redrives sync.Mutex
 	subs     subscriptions
 	draining atomic.Bool
 	loop     context.Context // of the node's own goroutines
@@ -80,7 +83,7 @@ func New(ctx context.Context, o Options) (*Node, error) {
 		return nil, fmt.Errorf("bus: %w", err)
 	}
 	n := &Node{opts: o, cfg: o.Config, log: o.Log, subj: messages.Subjects{Root: o.Config.Root}, nc: o.Conn, js: js,
-		clock: newClock(), switched: map[*pipeline.Managed]bool{}}
+		clock: newClock()}
 	n.replyRoot = n.subj.Control("reply", "")
 	n.subs = subscriptions{nc: o.Conn, log: o.Log}
 	objects, err := js.ObjectStore(ctx, jet.BodiesObjects)
@@ -88,7 +91,8 @@ func New(ctx context.Context, o Options) (*Node, error) {
 		return nil, fmt.Errorf("bus: object store %s: %w; run the provisioning step first", jet.BodiesObjects, err)
 	}
 	n.codec = newCodec(objects, n.cfg.ClaimCheck, int(o.Conn.MaxPayload()))
-	if n.control, err = jet.OpenBucket(ctx, js, jet.ControlBucket); err != nil {
+	control, err := jet.OpenBucket(ctx, js, jet.ControlBucket)
+	if err != nil {
 		return nil, fmt.Errorf("bus: %w; run the provisioning step first", err)
 	}
 	if n.begun, err = newBegun(ctx, js, n.clock); err != nil {
@@ -102,8 +106,26 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	if n.past, err = newPast(ctx, n); err != nil {
 		return nil, fmt.Errorf("bus: %w; run the provisioning step first", err)
 	}
-	n.durable, err = newDurable(ctx, n)
-	return n, err
+	n.deadLetters = &deadLetters{js: js, subj: n.subj, begun: n.begun, stats: &n.stats, tasks: &n.tasks, opts: &n.opts}
+	if n.durable, err = newDurable(ctx, n); err != nil {
+		return nil, err
+	}
+	n.makeParts(control)
+	return n, nil
+}
+
+// makeParts makes what looks at the node from outside, and what cleans up behind it.
+func (n *Node) makeParts(control *jet.Bucket) {
+	n.deadLetters.durable, n.decider = n.durable, decider{n.durable.holds}
+	n.switches = &switches{bucket: control, manager: n.opts.Manager, nc: n.nc, subj: n.subj, log: n.log,
+		set: map[*pipeline.Managed]bool{}}
+	n.services = &services{opts: &n.opts, root: n.cfg.Root, nc: n.nc, stats: &n.stats, subs: &n.subs,
+		answering: n.Answering}
+	n.reports = &reports{opts: &n.opts, nc: n.nc, js: n.js, subj: n.subj, stats: &n.stats, guard: &n.guard,
+		presence: n.presence, calls: &n.calls, held: n.durable.held, subs: &n.subs, tasks: &n.tasks, answering: n.Answering,
+		asked: n.Asked, capacity: n.Capacity, all: n.all}
+	n.expiry = &expiry{begun: n.begun, js: n.js, subj: n.subj, clock: n.clock, calls: &n.calls, holds: n.durable.holds,
+		log: n.log}
 }
 
 // NewName names a process, new in each life. By the name of an embedded one, others of its kind know that it is gone.
@@ -157,16 +179,16 @@ func (n *Node) Start(ctx context.Context) error {
 	}
 	n.loops.Go(func() { n.watchConnection(n.loop) })
 	if n.opts.Entry {
-		n.loops.Go(func() { every(n.loop, sweepEvery, func() { n.sweepBegun(n.loop) }) })
+		n.loops.Go(func() { every(n.loop, sweepEvery, func() { n.expiry.sweep(n.loop) }) })
 	}
 	n.loops.Go(func() { n.keepCounters(n.loop) })
-	n.sweepStages(n.loop)
+	sweepStages(n.loop, &n.opts, &n.loops)
 	n.loops.Go(func() { n.tick(n.loop) })
 	if err := n.serveControl(); err != nil {
 		return err
 	}
 	if n.opts.Embedded && n.opts.Entry {
-		n.reclaim(ctx)
+		(&reclaimer{js: n.js, nc: n.nc, cfg: n.cfg, log: n.log}).reclaim(ctx)
 	}
 	if err := n.durable.start(n.loop); err != nil {
 		return err

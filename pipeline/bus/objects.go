@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/shallot-nats/shallot/messages"
+	"github.com/shallot-nats/shallot/pipeline/bus/jet"
 )
 
 // objectTime bounds one try of the object store, because a request on its way to a server that dies is never answered.
@@ -108,7 +109,7 @@ func (e *codec) put(ctx context.Context, ref string, raw []byte) error {
 // place stores a body, and keeps nothing of it here.
 func (e *codec) place(ctx context.Context, ref string, raw []byte) error {
 	if err := patiently(ctx, func(ctx context.Context) error {
-		_, err := e.objects.Put(ctx, jetstream.ObjectMeta{Name: ref}, bytes.NewReader(raw))
+		_, err := e.objects.Put(ctx, jetstream.ObjectMeta{Name: ref}, jet.Body(raw))
 		return err
 	}); err != nil {
 		return fmt.Errorf("put %s: %w", ref, err)

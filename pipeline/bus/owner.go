@@ -42,7 +42,7 @@ func (n *Node) carry(e *protocol.Effect) {
 		n.tasks.Go(func() { n.ownerStore(stored) })
 	case protocol.Expire:
 		stored := *e
-		n.tasks.Go(func() { n.expire(stored) })
+		n.tasks.Go(func() { n.expiry.letGo(stored) })
 	case protocol.Wake:
 		n.wake(e)
 		n.durable.carry(*e)

@@ -25,20 +25,20 @@ const provable = begunMargin / 2
 
 // settle notes in a copy of the message of a call that is given up whether its work had begun; from then on none does.
 // What cannot be told is asked again at a redrive.
-func (n *Node) settle(m *nats.Msg, then func(m *nats.Msg)) {
+func (d *deadLetters) settle(m *nats.Msg, then func(m *nats.Msg)) {
 	c := fromHeaders(m)
 	if c.Kind != messages.Tool || messages.Token(c.Tenant) != m.Header.Get(hdrTenant) { // a hash, if it is long
 		then(m)
 		return
 	}
-	n.tasks.Go(func() {
+	d.tasks.Go(func() {
 		out := &nats.Msg{Subject: m.Subject, Reply: m.Reply, Data: m.Data, Sub: m.Sub, Header: nats.Header{}}
 		for k, v := range m.Header {
 			out.Header[k] = v
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 3*storeTime)
 		defer cancel()
-		if ran, err := n.begun.forbid(ctx, c, n.opts.Name); err == nil {
+		if ran, err := d.begun.forbid(ctx, c, d.opts.Name); err == nil {
 			out.Header[hdrDeadBegun] = []string{map[bool]string{true: "yes", false: "no"}[ran]}
 		}
 		then(out)
@@ -66,13 +66,13 @@ func (b *begun) forbid(ctx context.Context, c *messages.Call, by string) (ran bo
 }
 
 // again runs the call of a dead letter again and returns its new id.
-func (n *Node) again(ctx context.Context, l pipeline.DeadLetter, data []byte) (string, error) {
+func (d *deadLetters) again(ctx context.Context, l pipeline.DeadLetter, data []byte) (string, error) {
 	if l.Call == "" || !l.Kind.Valid() {
 		return "", messages.NewFault(messages.Conflict, "dead letter %d is not a stored call, so it can be deleted only",
 			l.Sequence).
 			From("control")
 	}
-	c, err := n.durable.codec.open(ctx, data)
+	c, err := d.durable.codec.open(ctx, data)
 	if err != nil {
 		return "", messages.NewFault(messages.Conflict, "the call of dead letter %d cannot be read: %v", l.Sequence,
 			err).From("control")
@@ -81,27 +81,27 @@ func (n *Node) again(ctx context.Context, l pipeline.DeadLetter, data []byte) (s
 		return "", messages.NewFault(messages.Conflict, "dead letter %d holds another call than its headers say",
 			l.Sequence).From("control")
 	}
-	if err := n.mayRedrive(ctx, c, l); err != nil {
+	if err := d.mayRedrive(ctx, c, l); err != nil {
 		return "", err
 	}
-	n.redrives.Lock() // of two at once here, one would wait for the other's receipt
-	defer n.redrives.Unlock()
+	d.redrives.Lock() // of two at once here, one would wait for the other's receipt
+	defer d.redrives.Unlock()
 	old := c.Clone()
-	if err := n.renew(ctx, c); err != nil {
+	if err := d.renew(ctx, c); err != nil {
 		return "", err
 	}
-	if _, err := n.durable.enter(ctx, c, "", false); err != nil {
+	if _, err := d.durable.enter(ctx, c, "", false); err != nil {
 		return "", err
 	}
-	if err := n.durable.keys.move(ctx, old, c.ID); err != nil {
-		n.log.WarnContext(ctx, "the idempotency key of a redriven call still names the old one", "call", c.ID, "old", old.ID,
-			"err", err)
+	if err := d.durable.keys.move(ctx, old, c.ID); err != nil {
+		d.opts.Log.WarnContext(ctx, "the idempotency key of a redriven call still names the old one", "call", c.ID,
+			"old", old.ID, "err", err)
 	}
 	return c.ID, nil
 }
 
 // mayRedrive refuses calls whose work must not run twice, unless it is proved that none has begun.
-func (n *Node) mayRedrive(ctx context.Context, c *messages.Call, l pipeline.DeadLetter) error {
+func (d *deadLetters) mayRedrive(ctx context.Context, c *messages.Call, l pipeline.DeadLetter) error {
 	refused := func(format string, args ...any) error {
 		return messages.NewFault(messages.Conflict, "call %s is not redriven: "+format,
 			append([]any{c.ID}, args...)...).From("control")
@@ -109,12 +109,12 @@ func (n *Node) mayRedrive(ctx context.Context, c *messages.Call, l pipeline.Dead
 	switch {
 	case c.Kind == messages.Agent:
 		return refused("what an agent has done on the way is recorded for this run; start a new one")
-	case !n.opts.Once(c) || l.Begun == "no":
+	case !d.opts.Once(c) || l.Begun == "no":
 		return nil
 	case l.Begun == "" && time.Since(c.Deadline) > provable:
 		return refused("tool %s must not run twice, and whether it has run is not known any more", c.Tool)
 	}
-	ran, err := n.begun.forbid(ctx, c, n.opts.Name)
+	ran, err := d.begun.forbid(ctx, c, d.opts.Name)
 	switch {
 	case err != nil:
 		return messages.NewFault(messages.StoreUnavailable, "%v; try again", err).From("control")
@@ -126,9 +126,9 @@ func (n *Node) mayRedrive(ctx context.Context, c *messages.Call, l pipeline.Dead
 
 // renew makes the call of a letter a new one with as much time as the old one had. Its id is recorded first, so that
 // whoever redrives the letter again, because the first attempt was not confirmed, redrives the same call.
-func (n *Node) renew(ctx context.Context, c *messages.Call) error {
+func (d *deadLetters) renew(ctx context.Context, c *messages.Call) error {
 	key := messages.Key(c.Tenant, c.ID, "redriven")
-	store := n.durable.redriven
+	store := d.durable.redriven
 	id := messages.NewID()
 	_, err := store.Put(ctx, key, rawjson.Encode(id), 0, pipeline.IfAbsent())
 	if err != nil {

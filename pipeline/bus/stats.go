@@ -2,6 +2,7 @@ package bus
 
 import (
 	"errors"
+	"log/slog"
 	"slices"
 	"strconv"
 	"sync"
@@ -65,22 +66,22 @@ func (s *nodeStats) step(name string, took time.Duration, err error) bool {
 }
 
 // phaseEndpoint is a phase of a stage for who lists endpoints.
-func (n *Node) phaseEndpoint(s pipeline.Stage, phase messages.Phase) micro.EndpointInfo {
-	return micro.EndpointInfo{Subject: n.subj.Hop(s.Kind, phase, s.Name), QueueGroup: s.Name, Metadata: map[string]string{
+func phaseEndpoint(subj messages.Subjects, s pipeline.Stage, phase messages.Phase) micro.EndpointInfo {
+	return micro.EndpointInfo{Subject: subj.Hop(s.Kind, phase, s.Name), QueueGroup: s.Name, Metadata: map[string]string{
 		"kind": string(s.Kind), "stage": s.Name, "phase": string(phase), "order": strconv.Itoa(s.Order)}}
 }
 
 // stepHere counts a phase that the owner of a call ran itself. A process that does not serve the stage has an endpoint
 // for it from then on, so that the counts of an installation add up.
-func (n *Node) stepHere(s pipeline.Stage, r pipeline.Report) {
-	name := endpointOf(s.Kind, r.Phase, s.Name)
-	if n.stats.step(name, r.Took, r.Err) {
+func (s *nodeStats) stepHere(subj messages.Subjects, st pipeline.Stage, r pipeline.Report) {
+	name := endpointOf(st.Kind, r.Phase, st.Name)
+	if s.step(name, r.Took, r.Err) {
 		return
 	}
-	e := n.phaseEndpoint(s, r.Phase)
+	e := phaseEndpoint(subj, st, r.Phase)
 	e.Metadata["served"] = "false" // questions go to others
-	n.stats.endpoint(name, e)
-	n.stats.step(name, r.Took, r.Err)
+	s.endpoint(name, e)
+	s.step(name, r.Took, r.Err)
 }
 
 // endpointOf names the endpoint of a stage's phase.
@@ -88,18 +89,18 @@ func endpointOf(kind messages.Kind, phase messages.Phase, stage string) string {
 	return string(kind) + "." + string(phase) + "." + stage
 }
 
-// report logs a phase that failed; one that refused the call did not.
-func (n *Node) report(c *messages.Call, r pipeline.Report) {
+// logReport logs a phase that failed; one that refused the call did not.
+func logReport(log *slog.Logger, c *messages.Call, r pipeline.Report) {
 	if r.Err == nil {
 		return
 	}
 	said := []any{"call", c.ID, "stage", r.Stage, "phase", r.Phase, "attempt", r.Attempt, "err", r.Err}
 	if f, ok := errors.AsType[*messages.Fault](r.Err); ok && f.HTTPStatus() < 500 {
-		n.log.Debug("stage refused", said...) // it did what it is for; the line of the call says how it ended
+		log.Debug("stage refused", said...) // it did what it is for; the line of the call says how it ended
 		return
 	}
 	if len(r.Stack) > 0 {
 		said = append(said, "stack", r.Stack)
 	}
-	n.log.Warn("stage failed", said...)
+	log.Warn("stage failed", said...)
 }

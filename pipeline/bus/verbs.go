@@ -7,9 +7,12 @@ import (
 	"github.com/shallot-nats/shallot/messages/rawjson"
 )
 
+// decider takes decisions about calls that wait for an answer, and lists those.
+type decider struct{ holds *holds }
+
 // Answer is Decide without a name.
-func (n *Node) Answer(ctx context.Context, tenant, id string, answer json.RawMessage) error {
-	_, err := n.Decide(ctx, tenant, id, answer, "")
+func (d decider) Answer(ctx context.Context, tenant, id string, answer json.RawMessage) error {
+	_, err := d.Decide(ctx, tenant, id, answer, "")
 	return err
 }
 
@@ -17,14 +20,14 @@ func (n *Node) Answer(ctx context.Context, tenant, id string, answer json.RawMes
 // hold.answer. The first answer wins; a later one is the fault conflict, which says whose the first was and when. An
 // answer that is refused is an error, and null is ErrHeld: in both cases the call waits on. An unknown call is
 // not_found. An empty tenant means any.
-func (n *Node) Decide(ctx context.Context, tenant, id string, answer json.RawMessage, by string) (Parked, error) {
-	return n.durable.holds.decideCall(ctx, tenant, id, answer, by)
+func (d decider) Decide(ctx context.Context, tenant, id string, answer json.RawMessage, by string) (Parked, error) {
+	return d.holds.decideCall(ctx, tenant, id, answer, by)
 }
 
 // DecideInOneWord is Decide that returns what was decided, in one word if the answer has one.
-func (n *Node) DecideInOneWord(ctx context.Context, tenant, id string, answer json.RawMessage, by string) (string,
+func (d decider) DecideInOneWord(ctx context.Context, tenant, id string, answer json.RawMessage, by string) (string,
 	error) {
-	p, err := n.Decide(ctx, tenant, id, answer, by)
+	p, err := d.Decide(ctx, tenant, id, answer, by)
 	if err != nil || p.Decided == nil {
 		return "", err
 	}
@@ -32,19 +35,19 @@ func (n *Node) DecideInOneWord(ctx context.Context, tenant, id string, answer js
 }
 
 // HeldCalls returns the calls of a tenant that wait for an answer, the oldest first; all tenants' if it is empty.
-func (n *Node) HeldCalls(ctx context.Context, tenant string) ([]Parked, error) {
-	return n.durable.holds.heldCalls(ctx, tenant)
+func (d decider) HeldCalls(ctx context.Context, tenant string) ([]Parked, error) {
+	return d.holds.heldCalls(ctx, tenant)
 }
 
 // HeldCall returns one call that waits; of any tenant if that is empty. For one that is decided and has not ended yet
 // it returns both the call and not_found.
-func (n *Node) HeldCall(ctx context.Context, tenant, id string) (Parked, error) {
-	return n.durable.holds.heldCall(ctx, tenant, id)
+func (d decider) HeldCall(ctx context.Context, tenant, id string) (Parked, error) {
+	return d.holds.heldCall(ctx, tenant, id)
 }
 
 // HeldRows is HeldCalls with each call as JSON.
-func (n *Node) HeldRows(ctx context.Context, tenant string) ([]json.RawMessage, error) {
-	list, err := n.HeldCalls(ctx, tenant)
+func (d decider) HeldRows(ctx context.Context, tenant string) ([]json.RawMessage, error) {
+	list, err := d.HeldCalls(ctx, tenant)
 	out := make([]json.RawMessage, len(list))
 	for i, p := range list {
 		out[i] = rawjson.Encode(p)
