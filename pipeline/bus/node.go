@@ -123,7 +123,7 @@ func (n *Node) makeParts(control *jet.Bucket) {
 		answering: n.Answering}
 	n.reports = &reports{opts: &n.opts, nc: n.nc, js: n.js, subj: n.subj, stats: &n.stats, guard: &n.guard,
 		presence: n.presence, calls: &n.calls, held: n.durable.held, subs: &n.subs, tasks: &n.tasks, answering: n.Answering,
-		asked: n.Asked, capacity: n.Capacity, all: n.all}
+		asked: n.Asked, capacity: n.Capacity, past: n.past}
 	n.expiry = &expiry{begun: n.begun, js: n.js, subj: n.subj, clock: n.clock, calls: &n.calls, holds: n.durable.holds,
 		log: n.log}
 }

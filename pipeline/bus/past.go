@@ -103,10 +103,10 @@ func (p *past) of(ctx context.Context, reports []nodeReport) ([]nodeReport, erro
 
 // all adds the counters of processes that are gone to the reports, for sums. Without their store the sum is of those
 // that answered.
-func (n *Node) all(ctx context.Context, reports []nodeReport) []nodeReport {
-	gone, err := n.past.of(ctx, reports)
+func (r *reports) all(ctx context.Context, reports []nodeReport) []nodeReport {
+	gone, err := r.past.of(ctx, reports)
 	if err != nil {
-		n.log.Debug("the counters of processes that are gone cannot be read", "err", err)
+		r.opts.Log.Debug("the counters of processes that are gone cannot be read", "err", err)
 	}
 	return append(gone, reports...)
 }

@@ -29,9 +29,8 @@ type reports struct {
 	answering func(nats.MsgHandler) nats.MsgHandler
 	asked     func() map[string]int
 	capacity  func() []Capacity
-	// all adds what processes that are gone have counted.
-	all   func(ctx context.Context, reports []nodeReport) []nodeReport
-	peers peers
+	past      *past
+	peers     peers
 }
 
 // Stats implements pipeline.Control: the counters of all processes, added up, also of those that are gone.
