@@ -139,7 +139,8 @@ func TestAResponseGoesOnAtAnotherGateway(t *testing.T) {
 	text += rest.tell(up, 5, 10)
 	close(up.say)
 	rest.until("response.completed")
-	require.False(t, rest.lines.Scan() && rest.lines.Scan(), "nothing comes after it")
+	require.True(t, rest.lines.Scan(), "the empty line that ends an event")
+	require.False(t, rest.lines.Scan(), "nothing comes after it")
 	all, got := append(begun.all, rest.all...), ""
 	for i, e := range all {
 		require.Equal(t, int64(i), gjson.Get(e, "sequence_number").Int(), e)
