@@ -21,9 +21,9 @@ func Assemble(chunks [][]byte) ([]byte, error) {
 }
 
 // Assembly is a chat reply while its chunks come in. Texts are joined, tool calls are assembled by index, and log
-// probabilities are appended. Every other field, known or not, keeps its bytes; of several values the newest that is not
-// null counts. Id, created and model are those of the first chunk that has them. It takes about as much memory as the
-// reply, of which the chunks are a multiple. The zero value is ready.
+// probabilities are appended. Every other field, known or not, keeps its bytes; of several values the newest counts
+// that is not null. Id, created and model are those of the first chunk that has them. It takes about as much memory as
+// the reply, of which the chunks are a multiple. The zero value is ready.
 type Assembly struct {
 	top     fields
 	choices []*choiceParts

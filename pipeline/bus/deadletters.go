@@ -85,7 +85,8 @@ func (d *deadLetters) each(ctx context.Context, f pipeline.DeadFilter,
 }
 
 func unreadable(err error) error {
-	return messages.NewFault(messages.StoreUnavailable, "the dead letters cannot be read: %v", jet.Said(err)).From("control")
+	return messages.NewFault(messages.StoreUnavailable, "the dead letters cannot be read: %v",
+		jet.Said(err)).From("control")
 }
 
 // letterOf reads the headers of a letter and no more: its body may be what kills whoever reads it.

@@ -16,8 +16,8 @@ import (
 )
 
 // past keeps what processes have counted, so that the counters of an installation do not fall when one of them ends.
-// Each stores its own from time to time, and when it stops; whoever adds up reads those of processes that do not answer.
-// A process that is killed takes with it what it counted since.
+// Each stores its own from time to time, and when it stops; whoever adds up reads those of processes that do not
+// answer. A process that is killed takes with it what it counted since.
 type past struct {
 	store *jet.Bucket
 	key   string

@@ -54,9 +54,10 @@ const (
 	// stopGrace is lateGrace where the process stops, or the target must not run twice: nobody may be told to send a call
 	// again before it is known whether its target began.
 	stopGrace = 1500 * time.Millisecond
-	// tailGrace is how long an end waits for the pieces of the reply that it counts. Those are lost that did not come
-	// until then: the reader sees a gap, and gets the rest from the final reply.
-	tailGrace = 250 * time.Millisecond
+	// tailGrace is how long an end waits for the pieces of the reply that it counts: as long as they may take from a
+	// process of a busy machine. Those are lost that did not come until then: the reader sees a gap, and gets the rest
+	// from the final reply.
+	tailGrace = time.Second
 )
 
 func newPending(id string) *pending {

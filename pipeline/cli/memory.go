@@ -20,8 +20,8 @@ const (
 
 // collectRarely lets garbage grow to a multiple of what lives before it is collected, and to garbageOf in a process
 // that holds much; near the end of the machine's or the container's memory it is collected as often as need be. The
-// variables GOGC and GOMEMLIMIT have their usual meaning and win. Where nobody says how much memory there is, everything
-// stays as Go has it.
+// variables GOGC and GOMEMLIMIT have their usual meaning and win. Where nobody says how much memory there is,
+// everything stays as Go has it.
 func collectRarely(getenv func(string) string) {
 	limit := memory()
 	if getenv("GOGC") != "" || getenv("GOMEMLIMIT") == "" && limit == 0 {

@@ -31,8 +31,8 @@ func MainOfProcesses(m *testing.M) {
 }
 
 // lateReset is a goroutine of nats.go that stays where it begins only after the object that it was made for is stored:
-// the channel on which it would hear of the end is nil by then (1.55.0). It happens on a busy machine, about once in ten
-// runs of the tests of the host.
+// the channel on which it would hear of the end is nil by then (1.55.0). It happens on a busy machine, about once in
+// ten runs of the tests of the host.
 const lateReset = "github.com/nats-io/nats.go/jetstream.(*jetStream).resetPendingAcksOnReconnect"
 
 func leaks(known []goleak.Option) (code int) {

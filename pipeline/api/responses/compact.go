@@ -17,9 +17,9 @@ const (
 	compactMark = "shallot.compact."
 	// summarise is what the model is asked. It comes last, so that the model's instructions do not stand against it.
 	// Clients may leave out everything before it, the messages of the user too.
-	summarise = "Write a summary of the conversation above that replaces it. Whoever goes on may read nothing else. Keep " +
-		"what the user asked for, what was decided and why, names, numbers and file names word for word, results of tools " +
-		"that still matter, and what is left to do. Answer with the summary alone."
+	summarise = "Write a summary of the conversation above that replaces it. Whoever goes on may read nothing else. " +
+		"Keep what the user asked for, what was decided and why, names, numbers and file names word for word, " +
+		"results of tools that still matter, and what is left to do. Answer with the summary alone."
 	summary = "Summary of the conversation so far:\n\n"
 )
 

@@ -53,7 +53,8 @@ func TestAServerThatCouldNotWriteIsReplacedWhenThereIsRoom(t *testing.T) {
 	require.NoError(t, err)
 
 	require.False(t, srv.Stuck())
-	require.NoError(t, os.Rename(dir, dir+"-gone"))                                             // there is no room, and no other server
+	// there is no room, and no other server
+	require.NoError(t, os.Rename(dir, dir+"-gone"))
 	srv.Errorf("Filestore [S] Critical write error: %v", errors.New("no space left on device")) // as the server says it
 	require.True(t, srv.Stuck())
 	require.NoError(t, os.Rename(dir+"-gone", dir))

@@ -86,7 +86,8 @@ func (b *bounded) remove(r record) { b.records, b.bytes = b.records-r.n, b.bytes
 
 // New makes a trail on a connection that stays the caller's. Run and Close belong to it.
 func New(nc *nats.Conn, log *slog.Logger) (*Trail, error) {
-	t := &Trail{log: log, life: nuid.Next(), open: map[string]*gathered{}, pending: map[uint64]record{}, wake: make(chan struct{}, 1)}
+	t := &Trail{log: log, life: nuid.Next(), open: map[string]*gathered{}, pending: map[uint64]record{},
+		wake: make(chan struct{}, 1)}
 	inbox := nc.NewInbox()
 	var err error
 	// The publisher of JetStream waits for every acknowledgement. This one does not know JetStream: its messages name
